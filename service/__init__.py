@@ -1,0 +1,1 @@
+"""Shardwright: plans embedding-table sharding from measured costs."""
