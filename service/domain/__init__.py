@@ -1,0 +1,1 @@
+"""Pure values and rules of embedding-table sharding; imports only the standard library and numpy."""

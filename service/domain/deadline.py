@@ -1,0 +1,23 @@
+"""A point in time by which an answer is due; the clock is an argument so that tests own it."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """Passes when ``clock()`` reaches ``at``, both in seconds of the same monotonic clock."""
+
+    at: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def after(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> "Deadline":
+        """A deadline ``seconds`` from now."""
+        return cls(clock() + seconds, clock)
+
+    def passed(self) -> bool:
+        """Whether the time is up."""
+        return self.clock() >= self.at

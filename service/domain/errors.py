@@ -1,0 +1,151 @@
+"""The error tree: every error carries data and a stable ``kind``, and a remedy where there is one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with an input.
+
+    Attributes:
+        pointer: JSON pointer (RFC 6901) to the field at fault, for example ``/tables/3/embedding_dim``.
+        message: what is wrong and what would be right.
+        table: name of the table concerned, where there is one.
+    """
+
+    pointer: str
+    message: str
+    table: str | None = None
+
+
+class ShardwrightError(Exception):
+    """Base of all errors that this service raises on purpose.
+
+    Attributes:
+        kind: stable, machine-readable name of the error; the API turns it into the problem type.
+        data: machine-readable facts about this occurrence.
+    """
+
+    kind = "error"
+
+    def __init__(self, detail: str, **data: Any) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.data: Mapping[str, Any] = data
+
+
+class InvalidRequest(ShardwrightError):
+    """The request contradicts itself or the contract; lists every field at fault."""
+
+    kind = "invalid_request"
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        first = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(f"{first.pointer or 'request'}: {first.message}{more}")
+        self.faults = tuple(faults)
+
+
+class UnsupportedSharding(ShardwrightError):
+    """A way of sharding that the cost models do not describe (row-wise, data-parallel, unpooled)."""
+
+    kind = "unsupported_sharding"
+
+
+class UnsupportedAlgorithm(ShardwrightError):
+    """An algorithm of the contract that this version does not have yet."""
+
+    kind = "unsupported_algorithm"
+
+
+class UnknownHardware(ShardwrightError):
+    """No cost models exist for the hardware asked for; ``data['known']`` names those that do."""
+
+    kind = "unknown_hardware"
+
+
+class Infeasible(ShardwrightError):
+    """No plan meets the request, or none was found.
+
+    Args:
+        detail: the sentence for people.
+        reason: ``total_memory``, ``table_exceeds_device`` or ``packing``.
+        proven: True where no plan can exist, False where the search found none.
+        shortfall_bytes: bytes missing, 0 where the amount is not known.
+        tables: names of the tables that bind.
+        devices: indices of the devices that bind.
+        remedies: the least changes that would help, one sentence each.
+    """
+
+    kind = "infeasible"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        reason: str,
+        proven: bool,
+        shortfall_bytes: int,
+        tables: Sequence[str] = (),
+        devices: Sequence[int] = (),
+        remedies: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            detail,
+            reason=reason,
+            proven=proven,
+            shortfall_bytes=shortfall_bytes,
+            tables=list(tables),
+            devices=list(devices),
+            remedies=list(remedies),
+        )
+
+
+class NoPlanInTime(ShardwrightError):
+    """The deadline passed before any plan was found; says nothing about feasibility."""
+
+    kind = "no_plan_in_time"
+
+
+class PlanNotFound(ShardwrightError):
+    """No plan is stored under this id."""
+
+    kind = "plan_not_found"
+
+
+class PlannerBusy(ShardwrightError):
+    """All planning processes and their queue are taken; ``data['retry_after_s']`` says when to return."""
+
+    kind = "planner_busy"
+
+
+class StorageUnavailable(ShardwrightError):
+    """The database cannot be reached; ``data['retry_after_s']`` says when to return."""
+
+    kind = "storage_unavailable"
+
+
+class DamagedArtifact(ShardwrightError):
+    """A model version or a measurement file is incomplete, altered or of another format."""
+
+    kind = "damaged_artifact"
+
+
+class MeasurementRefused(ShardwrightError):
+    """A measurement that would not fit in memory or that the operator cannot run."""
+
+    kind = "measurement_refused"
+
+
+class TooFewMeasurements(ShardwrightError):
+    """There is not enough to train or to evaluate on."""
+
+    kind = "too_few_measurements"
+
+
+class InvalidInputFile(ShardwrightError):
+    """A file given on the command line does not hold what it should."""
+
+    kind = "invalid_input_file"

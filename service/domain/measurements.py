@@ -1,0 +1,116 @@
+"""What the profiler measured: values that storage keeps and training reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from service.domain.plan import content_hash
+from service.domain.tables import Optimizer, Table
+
+
+class Split(StrEnum):
+    """Parts of the measurements; frozen, because a row's part follows from what was measured."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeMeasurement:
+    """One combination of tables on one device, measured with the fused operator.
+
+    Attributes:
+        campaign: name of the campaign that drew it.
+        index: position in the campaign; (campaign, index) is unique.
+        hardware: what was measured, for example ``cpu-fbgemm``.
+        tables: what the device held; names play no part.
+        batch_size: global batch size.
+        optimizer: optimizer fused into the backward pass.
+        forward_ms: median over the repeats, milliseconds.
+        backward_ms: median over the repeats, milliseconds.
+        forward_spread: interquartile range over the repeats, relative to the median.
+        backward_spread: interquartile range over the repeats, relative to the median.
+        repeats: timed repeats.
+        environment: versions of libraries and the processor's name.
+        measured_at: when, with time zone.
+    """
+
+    campaign: str
+    index: int
+    hardware: str
+    tables: tuple[Table, ...]
+    batch_size: int
+    optimizer: Optimizer
+    forward_ms: float
+    backward_ms: float
+    forward_spread: float
+    backward_spread: float
+    repeats: int
+    environment: Mapping[str, str]
+    measured_at: datetime
+
+    @property
+    def total_ms(self) -> float:
+        """Forward and backward together, milliseconds."""
+        return self.forward_ms + self.backward_ms
+
+    @property
+    def split(self) -> Split:
+        """Part that this combination belongs to: 80% train, 10% validation, 10% test.
+
+        The same combination, in whatever order, always falls into the same part.
+        """
+        bucket = int(combination_fingerprint(self.tables, self.batch_size, self.optimizer)[:8], 16) % 10
+        return Split.TEST if bucket == 0 else Split.VALIDATION if bucket == 1 else Split.TRAIN
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationMeasurement:
+    """One forward and one backward all-to-all over D ranks.
+
+    Attributes:
+        campaign: name of the campaign that drew it.
+        index: position in the campaign; (campaign, index) is unique.
+        hardware: what was measured.
+        widths: pooled output columns that each rank holds; D entries.
+        batch_size: global batch size.
+        forward_ms: median of each rank's time in the forward exchange, milliseconds; D entries.
+        backward_ms: the same for the backward exchange; D entries.
+        repeats: timed repeats.
+        environment: versions of libraries and the processor's name.
+        measured_at: when, with time zone.
+    """
+
+    campaign: str
+    index: int
+    hardware: str
+    widths: tuple[int, ...]
+    batch_size: int
+    forward_ms: tuple[float, ...]
+    backward_ms: tuple[float, ...]
+    repeats: int
+    environment: Mapping[str, str]
+    measured_at: datetime
+
+
+def configuration_content(table: Table) -> dict[str, object]:
+    """What identifies a table's configuration apart from its name and dim, as JSON-like content."""
+    histogram = table.reuse_histogram
+    return {
+        "num_embeddings": table.num_embeddings,
+        "pooling_factor": table.pooling_factor,
+        "num_features": table.num_features,
+        "pooling_mode": table.pooling_mode.value,
+        "data_type": table.data_type.value,
+        "distinct_rows": table.distinct_rows,
+        "histogram_batch_size": histogram.batch_size if histogram else None,
+        "fractions": list(histogram.fractions) if histogram else None,
+    }
+
+
+def combination_fingerprint(tables: tuple[Table, ...], batch_size: int, optimizer: Optimizer) -> str:
+    """Hash of a combination that ignores names and order; 32 hex digits."""
+    members = sorted(content_hash(configuration_content(t) | {"embedding_dim": t.embedding_dim}) for t in tables)
+    return content_hash({"tables": members, "batch_size": batch_size, "optimizer": optimizer.value})

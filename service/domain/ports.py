@@ -1,0 +1,135 @@
+"""What the inner rooms ask of the outer ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
+from service.domain.tables import Optimizer, Table
+
+Floats = NDArray[np.float64]
+Embeddings = NDArray[np.float32]
+
+FORWARD, BACKWARD = 0, 1
+"""Positions of the forward and backward compute cost in the last axis of ``ComputeCostModel.head``."""
+
+
+class ComputeCostModel(Protocol):
+    """Prices the fused lookup operator of one device; numpy only, so that planning processes stay light.
+
+    The cost of a set of tables is ``head(sum of their embeddings)``: embeddings are computed once for each
+    (table, width), and a device's state is a running sum.
+    """
+
+    @property
+    def version(self) -> str:
+        """Name of the version, ``<hardware>/compute/<number>``."""
+
+    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+        """Embeddings of T tables (or slices, as tables of their width) at a global batch size; [T, H]."""
+
+    def head(self, sums: Embeddings) -> Floats:
+        """Forward and backward compute in milliseconds for sums of embeddings; [..., H] -> [..., 2].
+
+        An empty device (a sum of zeros) costs 0.
+        """
+
+    def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
+        """Sentences that say what the model had to assume about this input."""
+
+
+class CommunicationCostModel(Protocol):
+    """Prices the all-to-all exchanges of a step, without the wait for the slowest device."""
+
+    @property
+    def version(self) -> str:
+        """Name of the version, ``<hardware>/communication/<number>``."""
+
+    def forward_transfer(self, widths: Floats, batch_size: int) -> Floats:
+        """Milliseconds of exchanging pooled vectors; output widths of D devices [..., D] -> [..., D]."""
+
+    def backward(self, widths: Floats, batch_size: int) -> Floats:
+        """Milliseconds of exchanging gradients; output widths of D devices [..., D] -> [..., D]."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostModels:
+    """The versions that price a plan together."""
+
+    compute: ComputeCostModel
+    communication: CommunicationCostModel
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Version of each model, by kind."""
+        return {"compute": self.compute.version, "communication": self.communication.version}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan as it is kept.
+
+    Attributes:
+        plan_id: hash of the request and the model versions.
+        hardware: hardware that it was made for.
+        algorithm: algorithm that made it.
+        max_cost_ms: its predicted cost.
+        request: the request, every default filled in.
+        answer: the answer as it was given.
+    """
+
+    plan_id: str
+    hardware: str
+    algorithm: str
+    max_cost_ms: float
+    request: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+
+class MeasurementStore(Protocol):
+    """Keeps what the profiler measured."""
+
+    def add_compute(self, measurement: ComputeMeasurement) -> bool:
+        """Stores one measurement durably; False where its (campaign, index) is stored already."""
+
+    def measured_indices(self, campaign: str) -> set[int]:
+        """Indices of a campaign's compute measurements that are stored."""
+
+    def compute(self, hardware: str) -> list[ComputeMeasurement]:
+        """All compute measurements of one hardware, ordered by campaign and index."""
+
+    def add_communication(self, measurement: CommunicationMeasurement) -> bool:
+        """Stores one measurement durably; False where its (campaign, index) is stored already."""
+
+    def communication(self, hardware: str) -> list[CommunicationMeasurement]:
+        """All communication measurements of one hardware, ordered by campaign and index."""
+
+
+class ModelWriter(Protocol):
+    """Keeps versions of models."""
+
+    def write(
+        self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
+    ) -> object:
+        """Writes the next version, whole or not at all; ``str()`` of the result is its name."""
+
+
+class PlanStore(Protocol):
+    """Keeps plans."""
+
+    def get(self, plan_id: str) -> StoredPlan | None:
+        """The plan with this id, or None.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def put(self, plan: StoredPlan) -> StoredPlan:
+        """Stores a plan durably and returns the one stored under its id, which is the first that was put there.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
