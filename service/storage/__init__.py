@@ -1,0 +1,1 @@
+"""Postgres: the embedded server, the engine, rows, repositories and migrations."""

@@ -1,0 +1,129 @@
+"""Connections to Postgres, and the one place where their failures become domain errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, NullPool, create_engine, exc
+from sqlalchemy.engine import URL, make_url
+
+from service.domain.errors import ShardwrightError, StorageUnavailable
+
+RETRY_AFTER_S = 2
+"""Seconds after which a caller may try again when the database was away."""
+
+_DRIVER = "postgresql+psycopg"
+_CONNECT_TIMEOUT_S = 2
+_POOL_TIMEOUT_S = 2.0
+_KEEPALIVE_IDLE_S = 30
+
+
+class InvalidDatabaseUrl(ShardwrightError):
+    """The database URL is not one of Postgres; the URL itself is left out, since it may hold a password."""
+
+    kind = "invalid_database_url"
+
+
+def database_url(text: str) -> URL:
+    """Parses ``postgres://``, ``postgresql://`` or ``postgresql+psycopg://`` into a URL for psycopg 3.
+
+    Raises:
+        InvalidDatabaseUrl: it is malformed or of another database.
+    """
+    try:
+        url = make_url(text)
+    except (exc.ArgumentError, ValueError):
+        # Without the cause: its message may quote parts of the URL.
+        raise InvalidDatabaseUrl("the database URL cannot be parsed; postgresql://user@host/name is wanted") from None
+    if url.drivername not in ("postgres", "postgresql", _DRIVER):
+        raise InvalidDatabaseUrl("the database URL must begin with postgresql:// or postgresql+psycopg://")
+    if "@" in (url.host or ""):
+        raise InvalidDatabaseUrl("a special character in the database URL's password must be percent-encoded")
+    return url.set(drivername=_DRIVER)
+
+
+def build_engine(
+    url: str | URL,
+    *,
+    application_name: str = "shardwright",
+    statement_timeout_ms: int = 30_000,
+    lock_timeout_ms: int = 5_000,
+    pool_size: int = 5,
+) -> Engine:
+    """An engine with a pool whose connections are checked before use; opens none yet.
+
+    Args:
+        url: in any form that ``database_url`` takes.
+        application_name: what ``pg_stat_activity`` shows.
+        statement_timeout_ms: after which the server cancels a statement; 0 for never.
+        lock_timeout_ms: after which the server cancels a wait for a lock; 0 for never.
+        pool_size: connections kept; as many again may be open for a while.
+
+    Raises:
+        InvalidDatabaseUrl: the URL is malformed or of another database.
+    """
+    return create_engine(
+        _parsed(url),
+        pool_pre_ping=True,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=_POOL_TIMEOUT_S,
+        hide_parameters=True,
+        connect_args=_connect_args(application_name, statement_timeout_ms, lock_timeout_ms),
+    )
+
+
+def build_unpooled_engine(
+    url: str | URL, *, application_name: str, statement_timeout_ms: int, lock_timeout_ms: int
+) -> Engine:
+    """An engine for rare work, migrations for one: each connection is opened for its use and closed after it.
+
+    The arguments are those of ``build_engine``.
+    """
+    return create_engine(
+        _parsed(url),
+        poolclass=NullPool,
+        hide_parameters=True,
+        connect_args=_connect_args(application_name, statement_timeout_ms, lock_timeout_ms),
+    )
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Turns failures of the connection, the pool or the server inside the block into ``StorageUnavailable``.
+
+    What the database says about a statement (a violated constraint, a missing table) passes through.
+
+    Raises:
+        StorageUnavailable: with ``data['retry_after_s']``.
+    """
+    try:
+        yield
+    except exc.TimeoutError as error:
+        raise _unavailable("all connections are in use") from error
+    except exc.DBAPIError as error:
+        if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
+            raise _unavailable(_first_line(error)) from error
+        raise
+
+
+def _parsed(url: str | URL) -> URL:
+    return url if isinstance(url, URL) else database_url(url)
+
+
+def _connect_args(application_name: str, statement_timeout_ms: int, lock_timeout_ms: int) -> dict[str, Any]:
+    return {
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "application_name": application_name,
+        "keepalives_idle": _KEEPALIVE_IDLE_S,
+        "options": f"-c statement_timeout={statement_timeout_ms} -c lock_timeout={lock_timeout_ms}",
+    }
+
+
+def _unavailable(reason: str) -> StorageUnavailable:
+    return StorageUnavailable(f"the database is not available: {reason}", retry_after_s=RETRY_AFTER_S)
+
+
+def _first_line(error: exc.DBAPIError) -> str:
+    lines = str(error.orig).splitlines()
+    return lines[0] if lines else type(error.orig).__name__

@@ -1,0 +1,131 @@
+"""Measurements as a compressed file beside the models: what ``db seed`` loads and ``db export`` writes."""
+
+import gzip
+import io
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import fsspec
+
+from service.domain.errors import DamagedArtifact
+from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, configuration_content
+from service.domain.plan import content_hash
+from service.domain.tables import DataType, Optimizer, PoolingMode, ReuseHistogram, Table
+
+FORMAT = 1
+"""Layout of the file; raised when it changes."""
+
+
+def write_measurements(
+    path: str, compute: Sequence[ComputeMeasurement], communication: Sequence[CommunicationMeasurement]
+) -> None:
+    """Writes measurements as gzipped JSON; every table configuration once, and the part of every combination.
+
+    Args:
+        path: any fsspec location.
+        compute: combinations of one hardware.
+        communication: exchanges of one hardware.
+    """
+    configurations: dict[str, dict[str, Any]] = {}
+    position: dict[str, int] = {}
+
+    def member(table: Table) -> list[int]:
+        content = configuration_content(table)
+        key = content_hash(content)
+        position.setdefault(key, len(position))
+        configurations[key] = content
+        return [position[key], table.embedding_dim]
+
+    rows = [
+        {**_common(m), "tables": [member(t) for t in m.tables], "optimizer": m.optimizer.value, "split": m.split.value,
+         "forward_ms": m.forward_ms, "backward_ms": m.backward_ms, "forward_spread": m.forward_spread,
+         "backward_spread": m.backward_spread}
+        for m in compute
+    ]  # fmt: skip
+    exchanges = [
+        {**_common(m), "widths": m.widths, "forward_ms": m.forward_ms, "backward_ms": m.backward_ms}
+        for m in communication
+    ]
+    content = {"format": FORMAT, "configurations": list(configurations.values()), "compute": rows,
+               "communication": exchanges}  # fmt: skip
+    buffer = io.BytesIO()
+    # mtime 0: the same measurements make the same file.
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed:
+        packed.write(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
+    with fsspec.open(path, "wb", auto_mkdir=True) as file:
+        file.write(buffer.getvalue())
+
+
+def read_measurements(path: str) -> tuple[list[ComputeMeasurement], list[CommunicationMeasurement]]:
+    """Reads what ``write_measurements`` wrote; tables are named by the position of their configuration.
+
+    Raises:
+        DamagedArtifact: the file is missing, damaged or of another format.
+    """
+    try:
+        with fsspec.open(path, "rb") as file:
+            content = json.loads(gzip.decompress(file.read()))
+        if content["format"] != FORMAT:
+            raise DamagedArtifact(f"{path}: format {content['format']} is not {FORMAT}, which this code reads")
+        tables = [_table(i, c) for i, c in enumerate(content["configurations"])]
+        return [_compute(row, tables) for row in content["compute"]], [_exchange(r) for r in content["communication"]]
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DamagedArtifact(f"{path} cannot be read as measurements: {error!r}") from error
+
+
+def _common(m: ComputeMeasurement | CommunicationMeasurement) -> dict[str, Any]:
+    return {
+        "campaign": m.campaign,
+        "index": m.index,
+        "hardware": m.hardware,
+        "batch_size": m.batch_size,
+        "repeats": m.repeats,
+        "environment": dict(m.environment),
+        "measured_at": m.measured_at.isoformat(),
+    }
+
+
+def _table(index: int, content: dict[str, Any]) -> Table:
+    fractions = content["fractions"]
+    return Table(
+        name=f"t{index}",
+        num_embeddings=content["num_embeddings"],
+        embedding_dim=4,
+        pooling_factor=content["pooling_factor"],
+        num_features=content["num_features"],
+        pooling_mode=PoolingMode(content["pooling_mode"]),
+        data_type=DataType(content["data_type"]),
+        distinct_rows=content["distinct_rows"],
+        reuse_histogram=ReuseHistogram(content["histogram_batch_size"], tuple(fractions)) if fractions else None,
+    )
+
+
+def _compute(row: dict[str, Any], tables: Sequence[Table]) -> ComputeMeasurement:
+    found = ComputeMeasurement(
+        tables=tuple(tables[i].sliced(dim) for i, dim in row["tables"]),
+        optimizer=Optimizer(row["optimizer"]),
+        forward_ms=row["forward_ms"],
+        backward_ms=row["backward_ms"],
+        forward_spread=row["forward_spread"],
+        backward_spread=row["backward_spread"],
+        **_read_common(row),
+    )
+    if found.split.value != row["split"]:
+        raise ValueError(f"{found.campaign} {found.index} is in part {row['split']}, its content says {found.split}")
+    return found
+
+
+def _exchange(row: dict[str, Any]) -> CommunicationMeasurement:
+    return CommunicationMeasurement(
+        widths=tuple(row["widths"]),
+        forward_ms=tuple(row["forward_ms"]),
+        backward_ms=tuple(row["backward_ms"]),
+        **_read_common(row),
+    )
+
+
+def _read_common(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("campaign", "index", "hardware", "batch_size", "repeats", "environment")
+    return {name: row[name] for name in names} | {"measured_at": datetime.fromisoformat(row["measured_at"])}

@@ -1,0 +1,53 @@
+"""The plan repository."""
+
+from sqlalchemy import Engine, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from service.domain.ports import StoredPlan
+from service.storage.engine import storage_errors
+from service.storage.rows import PlanRow
+
+
+class PlanRepository:
+    """Keeps plans in Postgres; the ``PlanStore`` of the domain."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Uses the engine's pool; opens no connection yet."""
+        self._engine = engine
+
+    def get(self, plan_id: str) -> StoredPlan | None:
+        """The plan with this id, or None.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        with storage_errors(), Session(self._engine) as session:
+            row = session.get(PlanRow, plan_id)
+            return _stored(row) if row else None
+
+    def put(self, plan: StoredPlan) -> StoredPlan:
+        """Stores a plan durably and returns the one stored under its id, which is the first that was put there.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        with storage_errors(), Session(self._engine) as session, session.begin():
+            session.execute(insert(PlanRow).values(_values(plan)).on_conflict_do_nothing())
+            row = session.scalars(select(PlanRow).where(PlanRow.plan_id == plan.plan_id)).one()
+            return _stored(row)
+
+
+def _values(plan: StoredPlan) -> dict[str, object]:
+    return {
+        "plan_id": plan.plan_id,
+        "hardware": plan.hardware,
+        "algorithm": plan.algorithm,
+        "max_cost_ms": plan.max_cost_ms,
+        "request": dict(plan.request),
+        "answer": dict(plan.answer),
+    }
+
+
+def _stored(row: PlanRow) -> StoredPlan:
+    return StoredPlan(row.plan_id, row.hardware, row.algorithm, row.max_cost_ms, row.request, row.answer)

@@ -1,0 +1,169 @@
+"""Tables of the database. Migrations make them; ``migrate.drift`` says where the two differ."""
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Integer,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    func,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Environment = dict[str, str]
+Json = dict[str, Any]
+
+
+def _duration(column: str) -> CheckConstraint:
+    # Postgres sorts NaN above every number, so the upper limit refuses it too.
+    return CheckConstraint(f"{column} >= 0 AND {column} < 'Infinity'", name=f"{column}_finite")
+
+
+def _positive(column: str) -> CheckConstraint:
+    return CheckConstraint(f"{column} > 0", name=f"{column}_positive")
+
+
+class Row(DeclarativeBase):
+    """Base of all rows; names every constraint, so that migrations can speak of it."""
+
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        str: Text(),
+        float: Double(),
+        datetime: DateTime(timezone=True),
+        Json: JSONB(),
+        Environment: JSONB(),
+        list[float]: ARRAY(Double()),
+        list[int]: ARRAY(Integer()),
+    }
+
+
+class PlanRow(Row):
+    """A plan with the request that it answers."""
+
+    __tablename__ = "plans"
+
+    plan_id: Mapped[str] = mapped_column(primary_key=True)
+    hardware: Mapped[str]
+    algorithm: Mapped[str]
+    max_cost_ms: Mapped[float]
+    request: Mapped[Json]
+    answer: Mapped[Json]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class TableConfigurationRow(Row):
+    """A table apart from its name and dim; ``fingerprint`` is the hash of the other columns."""
+
+    __tablename__ = "table_configurations"
+    __table_args__ = (
+        _positive("num_embeddings"),
+        _positive("num_features"),
+        _positive("histogram_batch_size"),
+        _duration("pooling_factor"),
+        CheckConstraint("(histogram_batch_size IS NULL) = (fractions IS NULL)", name="histogram_whole"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(unique=True)
+    num_embeddings: Mapped[int] = mapped_column(BigInteger)
+    pooling_factor: Mapped[float]
+    num_features: Mapped[int]
+    pooling_mode: Mapped[str]
+    data_type: Mapped[str]
+    distinct_rows: Mapped[float | None]
+    histogram_batch_size: Mapped[int | None]
+    fractions: Mapped[list[float] | None]
+
+
+class ComputeMeasurementRow(Row):
+    """One combination of tables, measured; its tables are ``MeasuredTableRow``s."""
+
+    __tablename__ = "compute_measurements"
+    __table_args__ = (
+        UniqueConstraint("campaign", "index"),
+        CheckConstraint("index >= 0", name="index_not_negative"),
+        _positive("batch_size"),
+        _positive("repeats"),
+        _duration("forward_ms"),
+        _duration("backward_ms"),
+        _duration("forward_spread"),
+        _duration("backward_spread"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    campaign: Mapped[str]
+    index: Mapped[int]
+    hardware: Mapped[str] = mapped_column(index=True)
+    batch_size: Mapped[int]
+    optimizer: Mapped[str]
+    forward_ms: Mapped[float]
+    backward_ms: Mapped[float]
+    forward_spread: Mapped[float]
+    backward_spread: Mapped[float]
+    repeats: Mapped[int]
+    environment: Mapped[Environment]
+    measured_at: Mapped[datetime]
+    combination: Mapped[str] = mapped_column(index=True)
+
+
+class MeasuredTableRow(Row):
+    """One table of a measured combination."""
+
+    __tablename__ = "measured_tables"
+    __table_args__ = (_positive("embedding_dim"),)
+
+    measurement_id: Mapped[int] = mapped_column(
+        ForeignKey("compute_measurements.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(primary_key=True)
+    configuration_id: Mapped[int] = mapped_column(ForeignKey("table_configurations.id"), index=True)
+    embedding_dim: Mapped[int]
+
+
+class CommunicationMeasurementRow(Row):
+    """One forward and one backward all-to-all; the arrays have an entry for each rank."""
+
+    __tablename__ = "communication_measurements"
+    __table_args__ = (
+        UniqueConstraint("campaign", "index"),
+        CheckConstraint("index >= 0", name="index_not_negative"),
+        _positive("batch_size"),
+        _positive("repeats"),
+        CheckConstraint(
+            "cardinality(widths) = cardinality(forward_ms) AND cardinality(widths) = cardinality(backward_ms)",
+            name="one_entry_a_rank",
+        ),
+        CheckConstraint("0 <= ALL (widths)", name="widths_not_negative"),
+        CheckConstraint("0 <= ALL (forward_ms) AND 'Infinity' > ALL (forward_ms)", name="forward_ms_finite"),
+        CheckConstraint("0 <= ALL (backward_ms) AND 'Infinity' > ALL (backward_ms)", name="backward_ms_finite"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    campaign: Mapped[str]
+    index: Mapped[int]
+    hardware: Mapped[str] = mapped_column(index=True)
+    widths: Mapped[list[int]]
+    batch_size: Mapped[int]
+    forward_ms: Mapped[list[float]]
+    backward_ms: Mapped[list[float]]
+    repeats: Mapped[int]
+    environment: Mapped[Environment]
+    measured_at: Mapped[datetime]

@@ -1,0 +1,160 @@
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.process import BaseProcess
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import ProgrammingError
+
+from service.storage import migrate
+from service.storage.engine import build_engine
+from service.storage.migrate import MigrationFailed, UnknownRevision, current, drift, head, upgrade
+from service.storage.rows import Row
+
+SPAWN = multiprocessing.get_context("spawn")
+
+CONSTRAINTS = """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+    UNION ALL
+    SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+    ORDER BY 1, 2, 3
+"""
+
+
+def schema(engine: Engine) -> list[tuple[str, str, str]]:
+    with engine.connect() as connection:
+        return [(table, name, definition) for table, name, definition in connection.execute(text(CONSTRAINTS))]
+
+
+def run(engine: Engine, statement: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def migrate_in_a_process(url: str) -> None:
+    engine = build_engine(url)
+    upgrade(engine)
+    if current(engine) != head() or drift(engine):
+        raise SystemExit(3)
+
+
+def hold_the_lock(url: str, ready: Pipe) -> None:
+    with build_engine(url).connect() as connection:
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": migrate.LOCK_KEY})
+        ready.send(True)
+        time.sleep(600)
+
+
+@pytest.fixture
+def lock_holder(empty_database_url: str) -> Iterator[BaseProcess]:
+    receiver, sender = SPAWN.Pipe()
+    holder = SPAWN.Process(target=hold_the_lock, args=(empty_database_url, sender))
+    holder.start()
+    assert receiver.poll(60)
+    yield holder
+    holder.kill()
+    holder.join()
+    for end in (receiver, sender, holder):
+        end.close()
+
+
+def test_an_empty_database_comes_to_head_without_drift(empty_engine: Engine) -> None:
+    assert current(empty_engine) is None
+    upgrade(empty_engine)
+    assert current(empty_engine) == head()
+    assert drift(empty_engine) == []
+
+
+def test_migrating_again_changes_nothing(engine: Engine) -> None:
+    before = schema(engine)
+    upgrade(engine)
+    assert schema(engine) == before
+
+
+def test_migrations_make_exactly_the_constraints_that_the_rows_declare(engine: Engine, empty_engine: Engine) -> None:
+    Row.metadata.create_all(empty_engine)
+    assert schema(engine) == schema(empty_engine)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE plans ADD COLUMN planted text",
+        "ALTER TABLE plans DROP COLUMN answer",
+        "ALTER TABLE plans ALTER COLUMN max_cost_ms TYPE real",
+        "ALTER TABLE plans ALTER COLUMN hardware DROP NOT NULL",
+        "ALTER TABLE plans ALTER COLUMN created_at DROP DEFAULT",
+        "ALTER TABLE compute_measurements DROP CONSTRAINT uq_compute_measurements_campaign_index",
+        "DROP INDEX ix_compute_measurements_hardware",
+        "DROP TABLE communication_measurements",
+        "CREATE TABLE planted (id int)",
+    ],
+)
+def test_a_changed_database_is_drift(engine: Engine, statement: str) -> None:
+    run(engine, statement)
+    assert drift(engine) != []
+
+
+def test_four_processes_migrating_at_once_all_end_well(empty_database_url: str, empty_engine: Engine) -> None:
+    processes = [SPAWN.Process(target=migrate_in_a_process, args=(empty_database_url,)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
+    assert current(empty_engine) == head()
+    assert drift(empty_engine) == []
+
+
+def test_waiting_for_another_migrator_ends_with_a_clear_error(lock_holder: BaseProcess, empty_engine: Engine) -> None:
+    with pytest.raises(MigrationFailed, match="another process"):
+        upgrade(empty_engine, lock_wait_s=0.3)
+    assert current(empty_engine) is None
+
+
+def test_a_killed_migrator_frees_the_lock(lock_holder: BaseProcess, empty_engine: Engine) -> None:
+    assert lock_holder.pid is not None
+    os.kill(lock_holder.pid, signal.SIGKILL)
+    upgrade(empty_engine, lock_wait_s=30)
+    assert current(empty_engine) == head()
+
+
+def test_a_newer_database_is_refused_and_left_alone(engine: Engine) -> None:
+    run(engine, "UPDATE alembic_version SET version_num = '9999'")
+    run(engine, "ALTER TABLE plans ADD COLUMN newer text")
+    before = schema(engine)
+    with pytest.raises(UnknownRevision, match="9999"):
+        upgrade(engine)
+    assert current(engine) == "9999"
+    assert schema(engine) == before
+
+
+def test_a_database_that_claims_head_without_its_tables_is_no_success(empty_engine: Engine) -> None:
+    run(empty_engine, "CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)")
+    run(empty_engine, f"INSERT INTO alembic_version VALUES ('{head()}')")
+    with pytest.raises(MigrationFailed, match="lacks"):
+        upgrade(empty_engine)
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(empty_engine: Engine) -> None:
+    run(empty_engine, "CREATE TABLE communication_measurements (id int)")
+    with pytest.raises(ProgrammingError, match="already exists"):
+        upgrade(empty_engine)
+    assert current(empty_engine) is None
+    assert [row for row in schema(empty_engine) if row[0] == "plans"] == []
+
+
+def test_the_lock_survives_the_idle_timeout_of_its_database(empty_engine: Engine, empty_database_url: str) -> None:
+    name = empty_engine.url.database
+    run(empty_engine, f"ALTER DATABASE {name} SET idle_session_timeout = 100")
+    other = build_engine(empty_database_url)
+    with migrate._one_migrator(other, 5):
+        time.sleep(0.5)
+        with pytest.raises(MigrationFailed, match="another process"):
+            upgrade(empty_engine, lock_wait_s=0.2)
+    other.dispose()

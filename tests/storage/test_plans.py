@@ -1,0 +1,72 @@
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DataError, ProgrammingError
+
+from service.domain.ports import PlanStore, StoredPlan
+from service.storage.engine import build_engine
+from service.storage.plans import PlanRepository
+
+PLAN = StoredPlan(
+    plan_id="f00d",
+    hardware="cpu-fbgemm",
+    algorithm="neuroshard",
+    max_cost_ms=0.1 + 0.2,
+    request={"tables": [{"name": "größe \"x\" 'y'", "pooling_factor": 1e-300, "distinct_rows": None}], "seed": 2**53},
+    answer={"max_cost_ms": 9007199254740993.0, "shards": [], "saved": True, "costs": [0.1, 5e-324, 3.0]},
+)
+
+
+def test_a_plan_comes_back_as_it_was_put(engine: Engine) -> None:
+    store: PlanStore = PlanRepository(engine)
+    assert store.put(PLAN) == PLAN
+    assert store.get("f00d") == PLAN
+
+
+def test_a_plan_that_was_never_put_is_none(engine: Engine) -> None:
+    assert PlanRepository(engine).get("f00d") is None
+
+
+def test_a_plan_is_there_for_another_engine_as_soon_as_put_returns(engine: Engine, database_url: str) -> None:
+    PlanRepository(engine).put(PLAN)
+    other = build_engine(database_url)
+    assert PlanRepository(other).get("f00d") == PLAN
+    other.dispose()
+
+
+def test_the_first_plan_put_wins_and_later_ones_get_it(engine: Engine) -> None:
+    store = PlanRepository(engine)
+    store.put(PLAN)
+    assert store.put(replace(PLAN, max_cost_ms=9.0, answer={"other": 1})) == PLAN
+    assert store.get("f00d") == PLAN
+
+
+def test_of_sixteen_plans_put_at_once_one_wins_for_all(database_url: str) -> None:
+    engine = build_engine(database_url, pool_size=16)
+    store, barrier = PlanRepository(engine), Barrier(16)
+
+    def put(i: int) -> StoredPlan:
+        barrier.wait()
+        return store.put(replace(PLAN, answer={"writer": i}))
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = [plan.answer["writer"] for plan in pool.map(put, range(16))]
+    stored = store.get("f00d")
+    assert stored is not None
+    assert set(answers) == {stored.answer["writer"]}
+    engine.dispose()
+
+
+def test_a_plan_that_json_cannot_hold_is_refused_and_not_called_an_outage(engine: Engine) -> None:
+    with pytest.raises(DataError):
+        PlanRepository(engine).put(replace(PLAN, answer={"max_cost_ms": float("nan")}))
+
+
+def test_a_missing_table_is_not_called_an_outage(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE plans"))
+    with pytest.raises(ProgrammingError):
+        PlanRepository(engine).get("f00d")
