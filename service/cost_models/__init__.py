@@ -1,0 +1,1 @@
+"""Cost models: specification in, milliseconds out; numpy only, so that planning processes start light."""

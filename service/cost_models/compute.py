@@ -1,0 +1,186 @@
+"""The compute cost model: a network over summed table embeddings, evaluated with numpy.
+
+The network is NeuroShard's (table MLP, sum over the tables of a device, head; MLSys 2023) with logarithms around the
+sum: a table's embedding is the exponential of its MLP's output, and the head sees the logarithm of the sum. Costs span
+five orders of magnitude, and a sum of positive parts extrapolates to more tables than were measured together, where
+the head's correction stays bounded.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION, table_features
+from service.domain.errors import DamagedArtifact
+from service.domain.ports import Embeddings, Floats
+from service.domain.reuse import ReuseBasis, reuse_profile
+from service.domain.tables import Optimizer, Table
+
+EMBEDDING_LIMIT = 20.0
+"""Table embeddings are ``exp`` of values clipped to plus and minus this."""
+
+CORRECTION_LIMIT = 1.5
+"""The head moves the logarithm of a cost by less than this from that of the summed part."""
+
+EMPTY = 1e-12
+"""A sum below this is a device without tables, which costs nothing."""
+
+_NAMED = 5
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDomain:
+    """What the measurements behind a model cover.
+
+    Attributes:
+        batch_sizes: smallest and largest global batch.
+        dims: narrowest and widest table.
+        rows: fewest and most rows.
+        pooling_factors: smallest and largest pooling factor.
+        optimizers: optimizers measured.
+        data_types: precisions measured.
+    """
+
+    batch_sizes: tuple[int, int]
+    dims: tuple[int, int]
+    rows: tuple[int, int]
+    pooling_factors: tuple[float, float]
+    optimizers: tuple[str, ...]
+    data_types: tuple[str, ...]
+
+
+WEIGHT_SHAPES = {
+    "feature_mean": ("F",),
+    "feature_scale": ("F",),
+    "table.0.weight": ("A", "F"),
+    "table.0.bias": ("A",),
+    "table.2.weight": ("H", "A"),
+    "table.2.bias": ("H",),
+    "head.0.weight": ("B", "H"),
+    "head.0.bias": ("B",),
+    "head.2.weight": ("K", "B"),
+    "head.2.bias": ("K",),
+}
+"""Arrays of a version: F features, A and B hidden units, H embedding size, K costs (forward and backward)."""
+
+
+class ComputeModel:
+    """A compute cost model of one hardware; implements ``ComputeCostModel``."""
+
+    def __init__(self, version: str, weights: Arrays, features_version: int, measured: MeasuredDomain) -> None:
+        check_weights(version, weights, features_version)
+        self._version = version
+        self._w = weights
+        self._measured = measured
+
+    @property
+    def version(self) -> str:
+        """Name of the version."""
+        return self._version
+
+    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+        """Embeddings of T tables at a global batch size; [T, H], positive."""
+        return self.embed(table_features(tables, batch_size))
+
+    def embed(self, features: Embeddings) -> Embeddings:
+        """Embeddings of T rows of ``table_features``; [T, F] -> [T, H]."""
+        w = self._w
+        x = (features - w["feature_mean"]) / w["feature_scale"]
+        hidden = np.maximum(x @ w["table.0.weight"].T + w["table.0.bias"], 0)
+        log_parts = hidden @ w["table.2.weight"].T + w["table.2.bias"]
+        return np.asarray(np.exp(np.clip(log_parts, -EMBEDDING_LIMIT, EMBEDDING_LIMIT)), dtype=np.float32)
+
+    def head(self, sums: Embeddings) -> Floats:
+        """Costs in milliseconds for sums of embeddings; [..., H] -> [..., K]."""
+        w = self._w
+        log_sums = np.log(np.maximum(sums, np.float32(EMPTY)))
+        hidden = np.maximum(log_sums @ w["head.0.weight"].T + w["head.0.bias"], 0)
+        raw = hidden @ w["head.2.weight"].T + w["head.2.bias"]
+        costs = len(w["head.2.bias"])
+        log_cost = log_sums[..., :costs] + CORRECTION_LIMIT * np.tanh(raw / CORRECTION_LIMIT)
+        empty = sums[..., :1] < EMPTY
+        return np.where(empty, 0.0, np.exp(log_cost.astype(np.float64)))
+
+    def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
+        """What the prediction rests on besides the request."""
+        return [
+            *_reuse_assumptions(tables, batch_size),
+            *_beyond(self._measured, tables, batch_size),
+            *_unmeasured(self._measured, tables, optimizer),
+        ]
+
+
+def check_weights(version: str, weights: Arrays, features_version: int) -> None:
+    """Raises DamagedArtifact unless the arrays are those of a compute model that this code can evaluate."""
+    if features_version != FEATURES_VERSION:
+        raise DamagedArtifact(
+            f"{version} was trained on features version {features_version}, this code makes version "
+            f"{FEATURES_VERSION}: retrain it with `shardwright train compute`"
+        )
+    sizes: dict[str, int] = {"F": len(FEATURE_NAMES)}
+    for name, shape in WEIGHT_SHAPES.items():
+        found = weights[name].shape if name in weights else None
+        wanted = tuple(
+            sizes.setdefault(axis, found[i]) if found and i < len(found) else -1 for i, axis in enumerate(shape)
+        )
+        if found != wanted:
+            raise DamagedArtifact(f"{version}: array {name} has shape {found}, expected axes {shape}")
+        if not np.isfinite(weights[name]).all():
+            raise DamagedArtifact(f"{version}: array {name} holds values that are not finite")
+
+
+def _reuse_assumptions(tables: Sequence[Table], batch_size: int) -> list[str]:
+    by_basis: dict[ReuseBasis, list[str]] = {}
+    for table in tables:
+        by_basis.setdefault(reuse_profile(table, batch_size).basis, []).append(table.name)
+    said = []
+    if names := by_basis.get(ReuseBasis.ASSUMED):
+        said.append(f"no reuse_histogram for {_listed(names)}: ids assumed to follow a Zipf law over the rows")
+    if names := by_basis.get(ReuseBasis.EXTRAPOLATED):
+        said.append(f"reuse_histogram of {_listed(names)} extrapolated from a smaller batch to {batch_size}")
+    return said
+
+
+def _beyond(measured: MeasuredDomain, tables: Sequence[Table], batch_size: int) -> list[str]:
+    said = []
+    low, high = measured.batch_sizes
+    if not low <= batch_size <= high:
+        said.append(f"global_batch_size {batch_size} is outside the measured {low} to {high}: the cost is extrapolated")
+    checks: tuple[tuple[str, tuple[float, float]], ...] = (
+        ("embedding_dim", measured.dims),
+        ("num_embeddings", measured.rows),
+        ("pooling_factor", measured.pooling_factors),
+    )
+    for field, (least, most) in checks:
+        names = [t.name for t in tables if not least <= getattr(t, field) <= most]
+        if names:
+            said.append(f"{field} of {_listed(names)} is outside the measured {least:g} to {most:g}: extrapolated")
+    shared = [t.name for t in tables if t.num_features > 1]
+    if shared:
+        said.append(f"{_listed(shared)} serve several features, which was not measured: priced by lookups and output")
+    return said
+
+
+def _unmeasured(measured: MeasuredDomain, tables: Sequence[Table], optimizer: Optimizer) -> list[str]:
+    said = []
+    if optimizer.value not in measured.optimizers:
+        said.append(
+            f"compute was measured with {', '.join(measured.optimizers)}: the times for {optimizer.value} are those, "
+            "its memory is counted in full"
+        )
+    names = [t.name for t in tables if t.data_type.value not in measured.data_types]
+    if names:
+        said.append(
+            f"compute was measured with {', '.join(measured.data_types)}: other precisions of {_listed(names)} are "
+            "priced by the bytes of their rows"
+        )
+    return said
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more tables"

@@ -1,0 +1,262 @@
+"""Times the fused embedding operator of one device, forward and backward apart.
+
+One code path for ``cpu`` and ``cuda``: FBGEMM's SplitTableBatchedEmbeddingBagsCodegen with the optimizer fused into
+the backward pass, as training runs it.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TypeVar
+
+import fbgemm_gpu
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+from service.domain import tables as spec
+from service.domain.errors import MeasurementRefused
+from service.domain.memory import buffer_bytes, optimizer_bytes
+from service.domain.tables import DataType, Optimizer, Table
+from service.profiling.workload import index_stream
+
+_PRECISION = {DataType.FP32: SparseType.FP32, DataType.FP16: SparseType.FP16, DataType.BF16: SparseType.BF16}
+_TORCH_TYPE = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
+_OPTIMIZER = {
+    Optimizer.SGD: EmbOptimType.EXACT_SGD,
+    Optimizer.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    Optimizer.ADAGRAD: EmbOptimType.EXACT_ADAGRAD,
+    Optimizer.ADAM: EmbOptimType.ADAM,
+}
+_POOLING = {spec.PoolingMode.SUM: PoolingMode.SUM, spec.PoolingMode.MEAN: PoolingMode.MEAN}
+_ON_CPU_ONLY = "the operator's CPU mode has no {what}: measure it on cuda, or use {instead}"
+Result = TypeVar("Result")
+
+_LEARNING_RATE = 1e-4
+_FLUSH_BYTES = 64 * 2**20
+_FILL_CHUNK = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of one phase over the repeats.
+
+    Attributes:
+        median_ms: median, milliseconds.
+        spread: interquartile range relative to the median.
+    """
+
+    median_ms: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeTiming:
+    """Times of one combination of tables on one device."""
+
+    forward: Timing
+    backward: Timing
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSettings:
+    """How often and how carefully to measure.
+
+    Attributes:
+        device: ``cpu`` or ``cuda`` (or ``cuda:1``).
+        memory_bytes: most that one combination may take in all; on the CPU its weights live in an arena of this
+            size that is touched once and reused.
+        warmup: untimed repeats.
+        repeats: timed repeats.
+        budget_s: stop repeating after this long, once ``least_repeats`` are done.
+        least_repeats: timed repeats whatever they take.
+    """
+
+    device: str = "cpu"
+    memory_bytes: int = 4 * 2**30
+    warmup: int = 2
+    repeats: int = 11
+    budget_s: float = 5.0
+    least_repeats: int = 5
+
+
+class ComputeBench:
+    """Measures combinations one after the other; one torch thread, so a CPU device is one thread.
+
+    Caches are displaced before every timed phase, since in training the dense part runs in between.
+    """
+
+    def __init__(self, settings: BenchSettings) -> None:
+        self.settings = settings
+        torch.set_num_threads(1)
+        self._device = torch.device(settings.device)
+        self._arena = _Arena(settings.memory_bytes) if self._device.type == "cpu" else None
+        self._flush = torch.zeros(_FLUSH_BYTES // 4, device=self._device)
+
+    def measure(
+        self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer, rng: np.random.Generator
+    ) -> ComputeTiming:
+        """Times one device's tables on one batch with fresh index streams.
+
+        Raises:
+            MeasurementRefused: the operator cannot run the combination here, or it would not fit in memory.
+        """
+        self.refuse(tables, batch_size, optimizer)
+        operator = self._operator(tables, optimizer)
+        indices, offsets = _batch(tables, batch_size, rng, self._device)
+        gradient = torch.full((batch_size, sum(t.output_width for t in tables)), 1e-3, device=self._device)
+
+        def step() -> tuple[float, float]:
+            self._displace_caches()
+            forward_ms, output = _timed(self._device, lambda: operator(indices, offsets))
+            self._displace_caches()
+            backward_ms, _ = _timed(self._device, lambda: torch.autograd.backward(output, gradient))
+            return forward_ms, backward_ms
+
+        return self._repeat(step)
+
+    def refuse(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> None:
+        """Raises MeasurementRefused where ``measure`` would."""
+        if len({t.data_type for t in tables}) != 1:
+            raise MeasurementRefused("the tables of one operator must have one data_type: measure them apart")
+        if self._device.type == "cpu":
+            if optimizer is Optimizer.ADAM:
+                raise MeasurementRefused(_ON_CPU_ONLY.format(what="adam", instead="adagrad"))
+            if tables[0].data_type is DataType.BF16:
+                raise MeasurementRefused(_ON_CPU_ONLY.format(what="bf16", instead="fp16"))
+        need = needed_bytes(tables, batch_size, optimizer)
+        if need > self.settings.memory_bytes:
+            raise MeasurementRefused(
+                f"the combination needs {need / 2**30:.2f} GiB, the bench may use "
+                f"{self.settings.memory_bytes / 2**30:.2f} GiB: raise the limit or use fewer rows",
+                needed_bytes=need,
+                limit_bytes=self.settings.memory_bytes,
+            )
+
+    def environment(self) -> dict[str, str]:
+        """Versions and names that a measurement depends on."""
+        on_gpu = self._device.type == "cuda"
+        return {
+            "torch": torch.__version__,
+            "fbgemm_gpu": getattr(fbgemm_gpu, "__version__", version("fbgemm-gpu-cpu")),
+            "device": torch.cuda.get_device_name(self._device) if on_gpu else processor_name(),
+            "python": platform.python_version(),
+        }
+
+    def _operator(self, tables: Sequence[Table], optimizer: Optimizer) -> SplitTableBatchedEmbeddingBagsCodegen:
+        on_cpu = self._device.type == "cpu"
+        place = (
+            (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
+        )
+        return SplitTableBatchedEmbeddingBagsCodegen(
+            [(t.num_embeddings, t.embedding_dim, *place) for t in tables],
+            feature_table_map=[i for i, t in enumerate(tables) for _ in range(t.num_features)],
+            weights_precision=_PRECISION[tables[0].data_type],
+            optimizer=_OPTIMIZER[optimizer],
+            learning_rate=_LEARNING_RATE,
+            pooling_mode=_POOLING[tables[0].pooling_mode],
+            device=self._device,
+            preallocated_host_buffers=self._arena.buffers(tables, optimizer) if self._arena else None,
+        )
+
+    def _displace_caches(self) -> None:
+        self._flush.add_(1.0)
+
+    def _repeat(self, step: Callable[[], tuple[float, float]]) -> ComputeTiming:
+        for _ in range(self.settings.warmup):
+            step()
+        started = time.perf_counter()
+        times: list[tuple[float, float]] = []
+        while len(times) < self.settings.repeats:
+            times.append(step())
+            over = time.perf_counter() - started > self.settings.budget_s
+            if over and len(times) >= self.settings.least_repeats:
+                break
+        forward, backward = np.array(times).T
+        return ComputeTiming(_summary(forward), _summary(backward), len(times))
+
+
+class _Arena:
+    """Host memory touched once: allocating and first-touching gigabytes for every combination costs seconds."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._weights = torch.empty(size_bytes // 4, dtype=torch.float32)
+        self._filled: DataType | None = None
+        self._state = torch.zeros(0)
+
+    def buffers(self, tables: Sequence[Table], optimizer: Optimizer) -> dict[str, torch.Tensor]:
+        """FBGEMM's host buffers for these tables, views of the arena."""
+        data_type = tables[0].data_type
+        self._fill(data_type)
+        elements = sum(t.num_embeddings * t.embedding_dim for t in tables)
+        buffers = {"weights": self._weights.view(_TORCH_TYPE[data_type])[:elements]}
+        state = sum(optimizer_bytes(t, optimizer) for t in tables) // 4
+        if state:
+            if state > self._state.numel():
+                self._state = torch.zeros(state)
+            buffers["momentum1"] = self._state[:state]
+        return buffers
+
+    def _fill(self, data_type: DataType) -> None:
+        """Small normal numbers in the precision measured: other bit patterns hold denormals and NaN."""
+        if self._filled is data_type:
+            return
+        values = self._weights.view(_TORCH_TYPE[data_type])
+        pattern = torch.empty(min(_FILL_CHUNK, values.numel())).uniform_(0.01, 0.02).to(values.dtype)
+        for start in range(0, values.numel(), _FILL_CHUNK):
+            part = values[start : start + _FILL_CHUNK]
+            part.copy_(pattern[: part.numel()])
+        self._filled = data_type
+
+
+def needed_bytes(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> int:
+    """Bytes that measuring a combination takes: weights, optimizer state, index streams, output and gradient."""
+    return sum(t.weight_bytes + optimizer_bytes(t, optimizer) + buffer_bytes(t, batch_size) for t in tables)
+
+
+def processor_name() -> str:
+    """Model of this machine's processor, as precise as the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _batch(
+    tables: Sequence[Table], batch_size: int, rng: np.random.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices [L] and offsets [F * B + 1] of all tables, one after the other."""
+    streams = [index_stream(table, batch_size, rng) for table in tables]
+    starts = np.cumsum([0, *(len(s.indices) for s in streams)])
+    offsets = [s.offsets[:-1] + start for s, start in zip(streams, starts[:-1], strict=True)]
+    indices = np.concatenate([s.indices for s in streams])
+    return (
+        torch.from_numpy(indices).to(device),
+        torch.from_numpy(np.concatenate([*offsets, starts[-1:]])).to(device),
+    )
+
+
+def _timed(device: torch.device, call: Callable[[], Result]) -> tuple[float, Result]:
+    """Milliseconds of a call, waiting for the device before and after."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    result = call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - started) * 1e3, result
+
+
+def _summary(times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Timing:
+    low, median, high = np.percentile(times, [25, 50, 75])
+    return Timing(float(median), float((high - low) / median))

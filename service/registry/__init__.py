@@ -1,0 +1,1 @@
+"""Versions of models on a file system: manifests, integrity, loading."""

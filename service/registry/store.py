@@ -1,0 +1,186 @@
+"""Model versions at ``<root>/<hardware>/<model>/<version>/{manifest.json, weights.safetensors}``.
+
+The root is any fsspec location. Weights are safetensors with their sha256 in the manifest, and the manifest carries
+a hash of itself: no pickle is ever loaded, and a damaged file is refused by name.
+"""
+
+import hashlib
+import json
+import posixpath
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import numpy as np
+from fsspec.core import url_to_fs
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from service.cost_models.communication import CommunicationModel, Line
+from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.domain.errors import DamagedArtifact, UnknownHardware
+from service.domain.plan import content_hash
+from service.domain.ports import CostModels
+
+FORMAT = 1
+"""Layout of a manifest; raised when it changes."""
+
+COMPUTE, COMMUNICATION = "compute", "communication"
+
+_MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
+_MEASUREMENTS, _MEASUREMENT_FILE = "measurements", "measurements.json.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of one model of one hardware."""
+
+    hardware: str
+    model: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.hardware}/{self.model}/{self.number}"
+
+
+class ModelStore:
+    """Reads and writes model versions under one root."""
+
+    def __init__(self, root: str) -> None:
+        self._fs: fsspec.AbstractFileSystem
+        self._fs, self._root = url_to_fs(root)
+
+    def hardware(self) -> list[str]:
+        """Hardware that has at least one compute and one communication version."""
+        names = self._children(self._root)
+        return [n for n in names if self.latest(n, COMPUTE) and self.latest(n, COMMUNICATION)]
+
+    def latest(self, hardware: str, model: str) -> Version | None:
+        """The newest version of a model, or None."""
+        numbers = [int(name) for name in self._children(self._path(hardware, model)) if name.isdigit()]
+        return Version(hardware, model, max(numbers)) if numbers else None
+
+    def cost_models(self, hardware: str) -> CostModels:
+        """The newest cost models of a hardware.
+
+        Raises:
+            UnknownHardware: there are none; ``data['known']`` names the hardware that has them.
+            DamagedArtifact: a file is missing, damaged or of another format.
+        """
+        known = self.hardware()
+        if hardware not in known:
+            raise UnknownHardware(
+                f"no cost models for hardware {hardware!r}; known: {', '.join(known) or 'none'}", known=known
+            )
+        compute = self.latest(hardware, COMPUTE)
+        communication = self.latest(hardware, COMMUNICATION)
+        if compute is None or communication is None:
+            raise DamagedArtifact(f"a model version of {hardware} vanished while it was being read")
+        return CostModels(self.compute_model(compute), self.communication_model(communication))
+
+    def compute_model(self, version: Version) -> ComputeModel:
+        """Loads a compute model; raises DamagedArtifact where its files are not what was written."""
+        manifest, weights = self.read(version)
+        try:
+            measured = MeasuredDomain(**{k: _tuple(v) for k, v in manifest["measured"].items()})
+            features_version = int(manifest["features_version"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamagedArtifact(f"{version}: the manifest lacks what a compute model needs: {error}") from error
+        return ComputeModel(str(version), weights, features_version, measured)
+
+    def communication_model(self, version: Version) -> CommunicationModel:
+        """Loads a communication model; raises DamagedArtifact where its files are not what was written."""
+        _, weights = self.read(version)
+        try:
+            lines = [Line(*(float(v) for v in weights[name])) for name in ("forward", "backward")]
+        except (KeyError, TypeError) as error:
+            raise DamagedArtifact(f"{version}: the weights are not those of a communication model") from error
+        return CommunicationModel(str(version), *lines)
+
+    def measurement_file(self, hardware: str) -> str:
+        """Where the measurements behind a hardware's versions are kept; a path for fsspec."""
+        return str(self._fs.unstrip_protocol(self._path(hardware, _MEASUREMENTS, _MEASUREMENT_FILE)))
+
+    def measurement_files(self) -> dict[str, str]:
+        """The measurement files that are there, by hardware."""
+        names = self._children(self._root)
+        found = {name: self._path(name, _MEASUREMENTS, _MEASUREMENT_FILE) for name in names}
+        return {name: self.measurement_file(name) for name, path in found.items() if self._fs.exists(path)}
+
+    def read(self, version: Version) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+        """Manifest and arrays of a version, integrity checked.
+
+        Raises:
+            DamagedArtifact: a file is missing, altered or of another format.
+        """
+        manifest = self._manifest(version)
+        raw = self._bytes(version, _WEIGHTS)
+        if hashlib.sha256(raw).hexdigest() != manifest["weights_sha256"]:
+            raise DamagedArtifact(f"{version}: {_WEIGHTS} does not match its sha256: restore it or train a new version")
+        try:
+            return manifest, load(raw)
+        except SafetensorError as error:
+            raise DamagedArtifact(f"{version}: {_WEIGHTS} is not a safetensors file: {error}") from error
+
+    def write(
+        self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
+    ) -> Version:
+        """Writes the next version, whole or not at all.
+
+        Args:
+            hardware: what it prices.
+            model: ``compute`` or ``communication``.
+            weights: arrays by name.
+            facts: what the manifest says besides format, name and hashes; JSON-like.
+        """
+        newest = self.latest(hardware, model)
+        version = Version(hardware, model, newest.number + 1 if newest else 1)
+        raw = save({name: np.ascontiguousarray(array, dtype=np.float32) for name, array in weights.items()})
+        manifest = {
+            "format": FORMAT,
+            "version": str(version),
+            **facts,
+            "weights_sha256": hashlib.sha256(raw).hexdigest(),
+        }
+        manifest["manifest_hash"] = content_hash(manifest)
+        target = self._path(hardware, model, str(version.number))
+        staging = self._path(hardware, model, f".staging-{uuid.uuid4().hex}")
+        self._fs.makedirs(staging, exist_ok=False)
+        self._fs.pipe_file(posixpath.join(staging, _WEIGHTS), raw)
+        self._fs.pipe_file(posixpath.join(staging, _MANIFEST), json.dumps(manifest, indent=1).encode() + b"\n")
+        self._fs.mv(staging, target, recursive=True)
+        return version
+
+    def _manifest(self, version: Version) -> dict[str, Any]:
+        try:
+            manifest = json.loads(self._bytes(version, _MANIFEST))
+        except ValueError as error:
+            raise DamagedArtifact(f"{version}: {_MANIFEST} is not JSON: {error}") from error
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise DamagedArtifact(f"{version}: {_MANIFEST} is not of format {FORMAT}, which this code reads")
+        stated = manifest.pop("manifest_hash", None)
+        if stated != content_hash(manifest) or manifest.get("version") != str(version):
+            raise DamagedArtifact(f"{version}: {_MANIFEST} was altered: restore it or train a new version")
+        return manifest
+
+    def _bytes(self, version: Version, name: str) -> bytes:
+        path = self._path(version.hardware, version.model, str(version.number), name)
+        try:
+            return bytes(self._fs.cat_file(path))
+        except OSError as error:
+            raise DamagedArtifact(f"{version}: {name} cannot be read: {error}") from error
+
+    def _children(self, path: str) -> list[str]:
+        if not self._fs.isdir(path):
+            return []
+        return sorted(posixpath.basename(child.rstrip("/")) for child in self._fs.ls(path, detail=False))
+
+    def _path(self, *parts: str) -> str:
+        return posixpath.join(self._root, *parts)
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value)

@@ -1,0 +1,40 @@
+"""How good predictions are, against what was measured."""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Quality on one set of measurements.
+
+    Attributes:
+        rows: measurements.
+        mse: mean squared error, milliseconds squared.
+        mape: mean absolute percentage error, as a fraction.
+        median_ape: median absolute percentage error, as a fraction.
+        tau: Kendall's rank correlation.
+    """
+
+    rows: int
+    mse: float
+    mape: float
+    median_ape: float
+    tau: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain numbers, for a manifest."""
+        return {name: round(float(value), 5) for name, value in asdict(self).items()}
+
+
+def metrics(predicted: Values, measured: Values) -> Metrics:
+    """Metrics of N predictions in milliseconds; [N] and [N], measured all positive."""
+    error = np.abs(predicted / measured - 1.0)
+    tau = float(kendalltau(predicted, measured).statistic)
+    mse = float(np.mean((predicted - measured) ** 2))
+    return Metrics(len(measured), mse, float(error.mean()), float(np.median(error)), tau)

@@ -1,0 +1,95 @@
+"""The bench runs the real operator; what it computes is checked against torch's own embedding bags."""
+
+import numpy as np
+import pytest
+import torch
+
+from service.domain.errors import MeasurementRefused
+from service.domain.tables import DataType, Optimizer, Table
+from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
+
+SMALL = BenchSettings(memory_bytes=64 * 2**20, warmup=1, repeats=3)
+
+
+@pytest.fixture(scope="module")
+def bench() -> ComputeBench:
+    return ComputeBench(SMALL)
+
+
+def tables(data_type: DataType = DataType.FP32) -> list[Table]:
+    return [
+        Table("a", 5_000, 16, 3.0, data_type=data_type),
+        Table("b", 300, 64, 1.5, num_features=2, data_type=data_type),
+        Table("empty", 100, 8, 0.0, data_type=data_type),
+    ]
+
+
+@pytest.mark.parametrize("data_type", [DataType.FP32, DataType.FP16])
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD])
+def test_forward_and_backward_are_timed_apart(bench: ComputeBench, optimizer: Optimizer, data_type: DataType) -> None:
+    timing = bench.measure(tables(data_type), 512, optimizer, np.random.default_rng(0))
+    assert timing.repeats == 3
+    assert 0 < timing.forward.median_ms < 1_000
+    assert 0 < timing.backward.median_ms < 1_000
+
+
+def test_more_lookups_cost_more(bench: ComputeBench) -> None:
+    few, many = ([Table("t", 10_000, 64, pooling)] for pooling in (1.0, 200.0))
+    rng = np.random.default_rng(0)
+    cheap = bench.measure(few, 2_048, Optimizer.SGD, rng)
+    dear = bench.measure(many, 2_048, Optimizer.SGD, rng)
+    assert dear.forward.median_ms > 2 * cheap.forward.median_ms
+    assert dear.backward.median_ms > 2 * cheap.backward.median_ms
+
+
+def test_the_arena_holds_weights_that_the_operator_reads_and_updates(bench: ComputeBench) -> None:
+    spec = [Table("a", 50, 8, 2.0), Table("b", 30, 4, 1.0)]
+    operator = bench._operator(spec, Optimizer.SGD)
+    first = operator.split_embedding_weights()[0]
+    before = first.clone()
+    indices = torch.tensor([1, 1, 7, 3])
+    offsets = torch.tensor([0, 2, 3, 3, 4])
+    output = operator(indices, offsets)
+    wanted = torch.nn.functional.embedding_bag(indices[:3], before, torch.tensor([0, 2]), mode="sum")
+    assert torch.allclose(output[:, :8], wanted)
+    output.backward(torch.ones_like(output))
+    changed = (first != before).any(dim=1).nonzero().flatten().tolist()
+    assert changed == [1, 7]
+
+
+def test_what_would_not_fit_is_refused_before_memory_is_touched(bench: ComputeBench) -> None:
+    huge = [Table("huge", 10**9, 128, 1.0)]
+    with pytest.raises(MeasurementRefused) as refused:
+        bench.measure(huge, 64, Optimizer.SGD, np.random.default_rng(0))
+    assert refused.value.data["needed_bytes"] == needed_bytes(huge, 64, Optimizer.SGD)
+    assert refused.value.data["limit_bytes"] == SMALL.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("data_type", "optimizer", "said"),
+    [(DataType.FP32, Optimizer.ADAM, "adagrad"), (DataType.BF16, Optimizer.SGD, "fp16")],
+)
+def test_what_the_cpu_mode_lacks_is_refused_with_a_remedy(
+    bench: ComputeBench, data_type: DataType, optimizer: Optimizer, said: str
+) -> None:
+    with pytest.raises(MeasurementRefused, match=said):
+        bench.measure(tables(data_type), 64, optimizer, np.random.default_rng(0))
+
+
+def test_mixed_precisions_are_refused(bench: ComputeBench) -> None:
+    mixed = [*tables(), *tables(DataType.FP16)]
+    with pytest.raises(MeasurementRefused, match="data_type"):
+        bench.measure(mixed, 64, Optimizer.SGD, np.random.default_rng(0))
+
+
+def test_the_time_budget_ends_the_repeats_early() -> None:
+    impatient = ComputeBench(BenchSettings(memory_bytes=2**20, warmup=0, repeats=500, budget_s=0.0, least_repeats=4))
+    timing = impatient.measure([Table("t", 100, 4, 1.0)], 64, Optimizer.SGD, np.random.default_rng(0))
+    assert timing.repeats == 4
+
+
+@pytest.mark.gpu
+def test_the_same_bench_runs_on_a_gpu() -> None:
+    on_gpu = ComputeBench(BenchSettings(device="cuda", memory_bytes=2**30, warmup=2, repeats=3))
+    timing = on_gpu.measure(tables(), 512, Optimizer.ADAM, np.random.default_rng(0))
+    assert timing.forward.median_ms > 0

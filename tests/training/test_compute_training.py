@@ -1,0 +1,177 @@
+"""Training: the network learns, the numpy code that serves computes what torch trained, and versions tell why."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from service.cost_models.compute import ComputeModel
+from service.cost_models.features import FEATURES_VERSION
+from service.domain.errors import TooFewMeasurements
+from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split
+from service.domain.tables import Optimizer, Table
+from service.profiling.pools import generated_pool
+from service.registry.store import ModelStore, Version
+from service.training.communication_trainer import fit_lines
+from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
+from service.training.compute_evaluation import evaluate_compute, predict
+from service.training.compute_trainer import ComputeNetwork, ComputeTraining, train_compute
+from service.training.metrics import metrics
+from service.usecases.train_models import train_communication_version, train_compute_version
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+QUICK = ComputeTraining(epochs=60)
+
+
+def synthetic(count: int) -> list[ComputeMeasurement]:
+    """Measurements whose costs follow a simple law of lookups and bytes, with 3% noise."""
+    rng = np.random.default_rng(0)
+    pool = [t for t in generated_pool() if t.pooling_factor]
+    found = []
+    for index in range(count):
+        batch_size = int(rng.choice([2048, 8192]))
+        tables = tuple(
+            replace(pool[int(rng.integers(len(pool)))], embedding_dim=int(rng.choice([8, 32, 128])))
+            for _ in range(int(rng.integers(1, 6)))
+        )
+        forward = 0.05 + sum(t.lookups(batch_size) * (1 + t.embedding_dim / 32) for t in tables) * 2e-5
+        noisy = forward * float(rng.normal(1, 0.03)), 2.5 * forward * float(rng.normal(1, 0.03))
+        found.append(
+            ComputeMeasurement("synthetic", index, "cpu-x", tables, batch_size, Optimizer.SGD, *noisy, 0.02, 0.02, 5,
+                               {"torch": "2", "device": "a processor"}, NOW)
+        )  # fmt: skip
+    return found
+
+
+def exchanges(count: int) -> list[CommunicationMeasurement]:
+    """Exchanges on a line of 0.5 ms and 1e-6 ms a byte."""
+    rng = np.random.default_rng(0)
+    found = []
+    for index in range(count):
+        width = int(rng.integers(4, 400))
+        times = (0.5 + 1e-6 * width * 512 * 4,) * 2
+        found.append(
+            CommunicationMeasurement("x", index, "cpu-x", (width, width), 1024, times, times, 5, {"device": "d"}, NOW)
+        )
+    return found
+
+
+class Memory:
+    """Measurements held in memory."""
+
+    def __init__(self, compute: list[ComputeMeasurement], communication: list[CommunicationMeasurement]) -> None:
+        self._compute, self._communication = compute, communication
+
+    def add_compute(self, measurement: ComputeMeasurement) -> bool:
+        self._compute.append(measurement)
+        return True
+
+    def add_communication(self, measurement: CommunicationMeasurement) -> bool:
+        self._communication.append(measurement)
+        return True
+
+    def measured_indices(self, campaign: str) -> set[int]:
+        return {m.index for m in self._compute if m.campaign == campaign}
+
+    def compute(self, hardware: str) -> list[ComputeMeasurement]:
+        return [m for m in self._compute if m.hardware == hardware]
+
+    def communication(self, hardware: str) -> list[CommunicationMeasurement]:
+        return [m for m in self._communication if m.hardware == hardware]
+
+
+def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    rows = synthetic(700)
+    trained = train_compute_version("cpu-x", Memory(rows, []), store, QUICK, NOW)
+    assert trained.version == "cpu-x/compute/1"
+    assert trained.metrics["total"].mape < 0.15
+    assert trained.metrics["total"].tau > 0.9
+    manifest, _ = store.read(Version("cpu-x", "compute", 1))
+    assert manifest["metrics"]["total"]["mape"] == round(trained.metrics["total"].mape, 5)
+    assert manifest["data"]["fingerprint"] == data_fingerprint(rows)
+    assert sum(manifest["data"]["rows"].values()) == 700
+    assert manifest["device"] == "a processor"
+    assert manifest["measured"]["batch_sizes"] == [2048, 8192]
+    assert manifest["training"]["epochs"] == QUICK.epochs
+
+
+def test_the_reported_metrics_are_those_of_the_frozen_test_part(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    rows = synthetic(300)
+    trained = train_compute_version("cpu-x", Memory(rows, []), store, ComputeTraining(epochs=5), NOW)
+    model = store.compute_model(Version("cpu-x", "compute", 1))
+    test = measurements_dataset([m for m in rows if m.split is Split.TEST])
+    assert evaluate_compute(model, test)["total"] == pytest.approx(trained.metrics["total"])
+    assert trained.rows["test"] == len(test) > 10
+
+
+def test_numpy_serves_what_torch_trained() -> None:
+    data = measurements_dataset(synthetic(80))
+    weights = train_compute(data, data, ComputeTraining(epochs=3))
+    model = ComputeModel("v", weights, FEATURES_VERSION, measured_domain(synthetic(80)))
+    network = ComputeNetwork(ComputeTraining(), torch.zeros(data.features.shape[1]),
+                             torch.ones(data.features.shape[1]), torch.zeros(2))  # fmt: skip
+    network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    with torch.no_grad():
+        wanted = network(torch.from_numpy(data.features), torch.from_numpy(data.members)).exp().numpy()
+    assert predict(model, data) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_training_is_the_same_for_the_same_seed() -> None:
+    data = measurements_dataset(synthetic(60))
+    first, again, other = (train_compute(data, data, ComputeTraining(epochs=2, seed=seed)) for seed in (1, 1, 2))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert any(not np.array_equal(first[name], other[name]) for name in first)
+
+
+def test_the_order_of_tables_in_a_combination_does_not_change_its_prediction() -> None:
+    rows = synthetic(60)
+    turned = [replace(m, tables=m.tables[::-1]) for m in rows]
+    data = measurements_dataset(rows)
+    model = ComputeModel("v", train_compute(data, data, ComputeTraining(epochs=1)), FEATURES_VERSION,
+                         measured_domain(rows))  # fmt: skip
+    assert predict(model, measurements_dataset(turned)) == pytest.approx(predict(model, data), rel=1e-4)
+
+
+def test_too_few_measurements_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    with pytest.raises(TooFewMeasurements, match="shardwright profile"):
+        train_compute_version("cpu-x", Memory(synthetic(20), []), store, QUICK, NOW)
+    with pytest.raises(TooFewMeasurements, match="communication"):
+        train_communication_version("cpu-x", Memory([], exchanges(3)), store, NOW)
+    assert store.latest("cpu-x", "compute") is None
+
+
+def test_the_lines_of_the_collectives_are_found_again(tmp_path: Path) -> None:
+    forward, backward = fit_lines(exchanges(40))
+    assert forward == backward
+    assert forward.latency_ms == pytest.approx(0.5, rel=1e-3)
+    assert forward.ms_per_byte == pytest.approx(1e-6, rel=1e-3)
+    store = ModelStore(str(tmp_path))
+    version, *errors = train_communication_version("cpu-x", Memory([], exchanges(40)), store, NOW)
+    assert version == "cpu-x/communication/1"
+    assert max(errors) < 1e-3
+    model = store.communication_model(Version("cpu-x", "communication", 1))
+    assert model.backward(np.array([100.0, 100.0]), 1024)[0] == pytest.approx(0.5 + 1e-6 * 100 * 512 * 4, rel=1e-3)
+
+
+def test_metrics_against_values_worked_out_by_hand() -> None:
+    found = metrics(np.array([1.0, 2.2, 2.7, 4.0]), np.array([1.0, 2.0, 3.0, 2.0]))
+    assert found.rows == 4
+    assert found.mape == pytest.approx((0 + 0.1 + 0.1 + 1.0) / 4)
+    assert found.median_ape == pytest.approx(0.1)
+    assert found.mse == pytest.approx((0.04 + 0.09 + 4.0) / 4)
+    # Pairs: (1,2)+ (1,3)+ (1,4)+ (2,3)+ (3,4)-, and (2,4) is tied in what was measured.
+    assert found.tau == pytest.approx(3 / np.sqrt(6 * 5))
+
+
+def test_tables_without_lookups_can_be_trained_on() -> None:
+    tables = (Table("zero", 100, 8, 0.0), Table("busy", 100, 8, 3.0))
+    rows = [replace(m, tables=(*m.tables, *tables)) for m in synthetic(60)]
+    data = measurements_dataset(rows)
+    weights = train_compute(data, data, ComputeTraining(epochs=1))
+    assert all(np.isfinite(array).all() for array in weights.values())
