@@ -1,0 +1,1 @@
+"""Algorithms that place tables on devices, priced through the cost-model ports; numpy only."""

@@ -1,0 +1,107 @@
+"""What cannot be planned, and placements by memory alone where a heuristic finds none."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from service.domain.deadline import Deadline
+from service.domain.errors import Infeasible, NoPlanInTime
+from service.domain.plan import Problem, ShardingType
+from service.search.packing import Packing, missing_everywhere, pack
+from service.search.precut import can_be_cut
+from service.search.quantities import gibibytes
+from service.search.workspace import Integers, Workspace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A placement that fits in memory.
+
+    Attributes:
+        placement: device of each slice; [S].
+        cut_short: whether the deadline ended the search before it was through.
+        by_memory_alone: whether costs played no part, because the algorithm itself found no placement.
+    """
+
+    placement: Integers = field(repr=False)
+    cut_short: bool = False
+    by_memory_alone: bool = False
+
+
+def check_total_memory(problem: Problem) -> None:
+    """Compares the least that the tables can need, each of them whole, with what the devices hold together.
+
+    Raises:
+        Infeasible: ``total_memory``, proven, with the exact shortfall.
+    """
+    limits = problem.topology.memory_bytes
+    need = sum(problem.memory_of(table).total for table in problem.tables)
+    held = sum(limits)
+    if need <= held:
+        return
+    each, largest = math.ceil(need / len(limits)), max(limits)
+    raise Infeasible(
+        f"tables need {gibibytes(need)}, devices hold {gibibytes(held)}: short of {gibibytes(need - held)}, HBM only",
+        reason="total_memory",
+        proven=True,
+        shortfall_bytes=need - held,
+        tables=[table.name for table in problem.tables],
+        devices=range(len(limits)),
+        remedies=[
+            f"at least {gibibytes(each)} ({each} bytes) of memory on each of the {len(limits)} devices",
+            f"at least {math.ceil(need / largest)} devices of {gibibytes(largest)}",
+        ],
+    )
+
+
+def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:
+    """A placement that fits, found without regard to costs.
+
+    Raises:
+        NoPlanInTime: the deadline passed first.
+        Infeasible: ``packing``; proven where no placement of whole tables exists and no table may be cut.
+    """
+    packing = packed(workspace, deadline)
+    if packing.assignment is not None:
+        return Found(np.array(packing.assignment, dtype=np.int64), by_memory_alone=True)
+    if not packing.proven and deadline.passed():
+        raise no_plan_in_time()
+    proven = packing.proven and not _cuts_could_help(workspace)
+    missing = missing_everywhere(workspace.memory_bytes.tolist(), workspace.limits.tolist())
+    raise _packing_failed(workspace, proven, missing)
+
+
+def packed(workspace: Workspace, deadline: Deadline) -> Packing:
+    """The S slices packed into the devices' memory."""
+    return pack(workspace.memory_bytes.tolist(), workspace.limits.tolist(), deadline)
+
+
+def no_plan_in_time() -> NoPlanInTime:
+    """The error for a deadline that passed before any plan was found."""
+    return NoPlanInTime("the time limit passed before any plan was found; a plan may still exist")
+
+
+def _cuts_could_help(workspace: Workspace) -> bool:
+    """Whether other slices than these are allowed; those of cut tables may also need less once they merge."""
+    constraints = workspace.problem.constraints
+    return any(can_be_cut(constraints, table.embedding_dim) for table in workspace.problem.tables)
+
+
+def _packing_failed(workspace: Workspace, proven: bool, missing: int) -> Infeasible:
+    """The least shortfall is not known, only an amount that is enough."""
+    pieces, devices = len(workspace.slices), workspace.device_count
+    found = "no placement exists" if proven else "the search found no placement"
+    remedies = [f"{gibibytes(missing)} ({missing} bytes) more memory on each device are enough"]
+    if ShardingType.COLUMN_WISE not in workspace.problem.constraints.sharding_types:
+        remedies.append(f"allow {ShardingType.COLUMN_WISE}: smaller pieces may pack where whole tables do not")
+    return Infeasible(
+        f"{found} of {pieces} tables or slices on {devices} devices that fits in memory, "
+        "though together the devices hold enough for the uncut tables",
+        reason="packing",
+        proven=proven,
+        shortfall_bytes=0,
+        tables=list(dict.fromkeys(table.name for table in workspace.tables)),
+        devices=range(devices),
+        remedies=remedies,
+    )

@@ -1,0 +1,124 @@
+"""The baselines of all three papers: random placement and four greedy heuristics."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.domain.deadline import Deadline
+from service.domain.plan import Algorithm
+from service.domain.tables import Table
+from service.search.feasibility import Found, no_plan_in_time, place_by_memory
+from service.search.workspace import Flags, Integers, Workspace
+
+RANDOM_ATTEMPTS = 16
+
+Weight = Callable[[Table], float]
+
+_LARGEST = np.iinfo(np.int64).max
+
+
+def _size(table: Table) -> float:
+    return float(table.num_embeddings * table.embedding_dim)
+
+
+def _dim(table: Table) -> float:
+    return float(table.embedding_dim)
+
+
+def _lookup(table: Table) -> float:
+    return table.embedding_dim * table.pooling_factor
+
+
+def _size_lookup(table: Table) -> float:
+    # Rounded, because the last bit of a logarithm differs between mathematical libraries.
+    return table.embedding_dim * table.pooling_factor * round(float(np.log10(table.num_embeddings)), 9)
+
+
+WEIGHTS: dict[Algorithm, Weight] = {
+    Algorithm.SIZE_GREEDY: _size,
+    Algorithm.DIM_GREEDY: _dim,
+    Algorithm.LOOKUP_GREEDY: _lookup,
+    Algorithm.SIZE_LOOKUP_GREEDY: _size_lookup,
+}
+"""What each heuristic balances, of a slice as a table of its width."""
+
+
+def lowest_device(load: NDArray[np.generic], used: Integers, legal: Flags) -> NDArray[np.intp]:
+    """The legal device with the least load; ties go to the one with less memory used, then to the lower index.
+
+    Args:
+        load: [..., D], whole numbers below 2^53 or floats.
+        used: bytes used; [..., D].
+        legal: at least one device in each row; [..., D].
+    """
+    masked = np.where(legal, load, np.inf)
+    tied = legal & (masked == masked.min(axis=-1, keepdims=True))
+    chosen: NDArray[np.intp] = np.where(tied, used, _LARGEST).argmin(axis=-1)
+    return chosen
+
+
+def greedy_placement(workspace: Workspace, weight: Weight) -> Integers | None:
+    """Slices by descending weight, each to the device with the smallest sum of weights among those with memory left.
+
+    A slice of weight 0 changes no sum, so all devices tie for it and memory decides: such slices do not pile up.
+
+    Returns:
+        device of each slice, [S], or None where one finds no device with memory left.
+    """
+    weights = np.array([weight(table) for table in workspace.tables])
+    loads = np.zeros(workspace.device_count)
+    used = np.zeros(workspace.device_count, dtype=np.int64)
+    placement = np.zeros(len(weights), dtype=np.int64)
+    for i in np.lexsort((-workspace.memory_bytes, -weights)):
+        legal = used + workspace.memory_bytes[i] <= workspace.limits
+        if not legal.any():
+            return None
+        device = lowest_device(loads if weights[i] else np.zeros_like(loads), used, legal)
+        placement[i] = device
+        loads[device] += weights[i]
+        used[device] += workspace.memory_bytes[i]
+    return placement
+
+
+def greedy(workspace: Workspace, weight: Weight, deadline: Deadline) -> Found:
+    """One heuristic's placement, or one by memory alone where the heuristic finds none.
+
+    Raises:
+        NoPlanInTime: the deadline passed before a placement was found.
+        Infeasible: no placement fits, or none was found.
+    """
+    if deadline.passed():
+        raise no_plan_in_time()
+    placement = greedy_placement(workspace, weight)
+    return place_by_memory(workspace, deadline) if placement is None else Found(placement)
+
+
+def random(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
+    """Each slice, largest first, to a random device among those with memory left; the first attempt that fits.
+
+    Raises:
+        NoPlanInTime: the deadline passed before a placement was found.
+        Infeasible: no placement fits, or none was found.
+    """
+    generator = np.random.default_rng(seed)
+    for _ in range(RANDOM_ATTEMPTS):
+        if deadline.passed():
+            raise no_plan_in_time()
+        placement = _random_placement(workspace, generator)
+        if placement is not None:
+            return Found(placement)
+    return place_by_memory(workspace, deadline)
+
+
+def _random_placement(workspace: Workspace, generator: np.random.Generator) -> Integers | None:
+    room = workspace.limits.copy()
+    placement = np.zeros(len(workspace.slices), dtype=np.int64)
+    for i in np.argsort(-workspace.memory_bytes, kind="stable"):
+        legal = np.flatnonzero(room >= workspace.memory_bytes[i])
+        if not legal.size:
+            return None
+        device = legal[generator.integers(legal.size)]
+        placement[i] = device
+        room[device] -= workspace.memory_bytes[i]
+    return placement

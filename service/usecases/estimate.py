@@ -1,0 +1,65 @@
+"""Pricing a placement that the caller made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.costs import max_total
+from service.domain.errors import InvalidRequest
+from service.domain.plan import Problem, Shard, Slice, tiling_faults
+from service.domain.ports import CostModels
+from service.search.workspace import Workspace
+from service.usecases.make_plan import assumptions_of
+from service.usecases.pricing import DeviceReport, priced
+from service.usecases.validate import problem_faults
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a given placement costs.
+
+    Attributes:
+        devices: one report a device.
+        max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
+        models: version of each cost model, by kind.
+        assumptions: what had to be assumed, and which devices hold more than they may, one sentence each.
+    """
+
+    devices: tuple[DeviceReport, ...]
+    max_cost_ms: float
+    models: Mapping[str, str]
+    assumptions: tuple[str, ...]
+
+
+def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> Estimate:
+    """Prices shards as ``make_plan`` would.
+
+    Shards that touch on one device count as one, where the constraints allow one that wide. A device that holds too
+    much is priced too, and named in the assumptions.
+
+    Raises:
+        InvalidRequest: the problem has faults, or the shards do not place every column of it exactly once.
+    """
+    faults = problem_faults(problem) or tiling_faults(problem.tables, problem.topology.device_count, shards)
+    if faults:
+        raise InvalidRequest(faults)
+    index = {table.name: i for i, table in enumerate(problem.tables)}
+    placed = sorted((Slice(index[shard.table], shard.start, shard.stop), shard.device) for shard in shards)
+    workspace = Workspace.of(problem, [piece for piece, _ in placed], models)
+    merged, devices = priced(workspace, np.array([device for _, device in placed], dtype=np.int64))
+    return Estimate(
+        devices=devices,
+        max_cost_ms=max_total(tuple(report.cost for report in devices)),
+        models=models.versions,
+        assumptions=(*assumptions_of(problem, models, merged), *_overfull(devices)),
+    )
+
+
+def _overfull(devices: Sequence[DeviceReport]) -> list[str]:
+    return [
+        f"device {report.device} holds {report.memory.total} bytes, "
+        f"{report.memory.total - report.memory_limit_bytes} more than its limit: this placement does not fit"
+        for report in devices
+        if report.memory.total > report.memory_limit_bytes
+    ]

@@ -1,0 +1,66 @@
+"""Hand-written stand-ins for the ports: nonlinear, deterministic, and quick."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.domain.ports import CostModels, Embeddings, Floats
+from service.domain.tables import Optimizer, Table
+
+
+class FakeCompute:
+    """Compute costs that are not additive: index work, traffic, and a cache that many rows overflow.
+
+    Attributes:
+        encoded: what each call of ``encode`` was given.
+    """
+
+    version = "fake/compute/1"
+
+    def __init__(self) -> None:
+        self.encoded: list[tuple[Table, ...]] = []
+
+    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+        self.encoded.append(tuple(tables))
+        rows = np.array([table.num_embeddings for table in tables], dtype=np.float64)
+        widths = np.array([table.embedding_dim for table in tables], dtype=np.float64)
+        lookups = np.array([table.pooling_factor * batch_size for table in tables], dtype=np.float64)
+        outputs = np.array([table.output_width * batch_size for table in tables], dtype=np.float64)
+        features = [
+            np.ones_like(rows),
+            lookups / 1e5,
+            lookups * widths / 1e7,
+            outputs / 1e7,
+            np.log10(rows),
+            np.minimum(rows, lookups) * np.maximum(widths, 16.0) / 1e7,
+        ]
+        return np.stack(features, axis=1).astype(np.float32)
+
+    def head(self, sums: Embeddings) -> Floats:
+        count, lookups, traffic, outputs, magnitude, touched = np.moveaxis(sums.astype(np.float64), -1, 0)
+        misses = touched * touched / (1.0 + touched)
+        forward = 0.02 * count + 0.3 * lookups + 1.1 * traffic + 0.4 * outputs + 0.9 * misses
+        backward = np.sqrt(count) * 0.1 + 2.3 * traffic + 1.7 * np.sqrt(touched * (1.0 + magnitude / 10.0))
+        return np.stack([forward, backward], axis=-1)
+
+    def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
+        missing = [table.name for table in tables if table.reuse_histogram is None]
+        return [f"no reuse histogram: {', '.join(missing)}"] if missing else []
+
+
+class FakeCommunication:
+    """Latency and bytes over bandwidth; the widest device slows all of them a little."""
+
+    version = "fake/communication/1"
+
+    def forward_transfer(self, widths: Floats, batch_size: int) -> Floats:
+        widest: Floats = widths.max(axis=-1, keepdims=True)
+        return 0.2 + batch_size * (widths + 0.25 * widest) * 4 / 4e6
+
+    def backward(self, widths: Floats, batch_size: int) -> Floats:
+        return 0.25 + batch_size * widths * 4 / 3e6
+
+
+def fake_models() -> CostModels:
+    """A fresh pair of fakes."""
+    return CostModels(FakeCompute(), FakeCommunication())

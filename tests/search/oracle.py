@@ -1,0 +1,130 @@
+"""Slow and obvious versions of the searches and of pricing, one scalar at a time."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from service.domain.plan import Problem, Slice
+from service.domain.ports import CostModels
+from service.domain.tables import Table
+
+
+def ticks(milliseconds: float) -> int:
+    return round(milliseconds * 10_000)
+
+
+def compute_ticks(problem: Problem, models: CostModels, tables: Sequence[Table]) -> tuple[int, int]:
+    """Forward and backward compute of one device."""
+    if not tables:
+        return 0, 0
+    total = models.compute.encode(tables, problem.global_batch_size).astype(np.float64).sum(axis=0)
+    forward, backward = models.compute.head(total.astype(np.float32))
+    return ticks(forward), ticks(backward)
+
+
+def device_parts(problem: Problem, models: CostModels, placement: Sequence[int]) -> list[dict[str, int]]:
+    """Cost parts of each device where every table is whole."""
+    devices = range(problem.topology.device_count)
+    held = [[t for t, d in zip(problem.tables, placement, strict=True) if d == device] for device in devices]
+    widths = np.array([float(sum(t.num_features * t.embedding_dim for t in tables)) for tables in held])
+    parts = []
+    for device in devices:
+        forward, backward = compute_ticks(problem, models, held[device])
+        transfer, back = 0, 0
+        if len(devices) > 1:
+            transfer = ticks(models.communication.forward_transfer(widths, problem.global_batch_size)[device])
+            back = ticks(models.communication.backward(widths, problem.global_batch_size)[device])
+        parts.append({"forward": forward, "backward": backward, "transfer": transfer, "backward_comm": back})
+    starts = [part["forward"] + part["backward"] + part["backward_comm"] for part in parts]
+    for part, start in zip(parts, starts, strict=True):
+        part["wait"] = max(starts) - start
+        part["total"] = start + part["wait"] + part["transfer"]
+    return parts
+
+
+def plan_ticks(problem: Problem, models: CostModels, placement: Sequence[int]) -> int:
+    return max(part["total"] for part in device_parts(problem, models, placement))
+
+
+def place(
+    problem: Problem,
+    order: Sequence[int],
+    load: Callable[[int, int, list[int]], float],
+    cap: float = math.inf,
+) -> list[int] | None:
+    """Tables in order, each to the device with the least (load, memory used, index) among those that take it."""
+    placement = [-1] * len(problem.tables)
+    for i in order:
+        options = []
+        for device, limit in enumerate(problem.topology.memory_bytes):
+            here = [j for j in range(len(placement)) if placement[j] == device]
+            used = sum(problem.memory_of(problem.tables[j]).total for j in here)
+            width = sum(problem.tables[j].output_width for j in here) + problem.tables[i].output_width
+            if used + problem.memory_of(problem.tables[i]).total <= limit and width <= cap:
+                options.append((load(i, device, here), used, device))
+        if not options:
+            return None
+        placement[i] = min(options)[2]
+    return placement
+
+
+def greedy(problem: Problem, weight: Callable[[Table], float]) -> list[int] | None:
+    weights = [weight(table) for table in problem.tables]
+    memory = [problem.memory_of(table).total for table in problem.tables]
+    order = sorted(range(len(weights)), key=lambda i: (-weights[i], -memory[i]))
+
+    def load(i: int, device: int, here: list[int]) -> float:
+        # Added in the order of placement, as a running sum would be.
+        return 0.0 if weights[i] == 0 else sum(weights[j] for j in order if j in here)
+
+    return place(problem, order, load)
+
+
+def greedy_baselines(problem: Problem) -> list[list[int]]:
+    weights: list[Callable[[Table], float]] = [
+        lambda t: float(t.num_embeddings * t.embedding_dim),
+        lambda t: float(t.embedding_dim),
+        lambda t: t.embedding_dim * t.pooling_factor,
+        lambda t: t.embedding_dim * t.pooling_factor * round(math.log10(t.num_embeddings), 9),
+    ]
+    found = [greedy(problem, weight) for weight in weights]
+    return [placement for placement in found if placement is not None]
+
+
+def neuroshard(problem: Problem, models: CostModels, packing: list[int] | None) -> list[int] | None:
+    """The cheapest of the caps' and the heuristics' placements, the first of equals; None where none fits.
+
+    ``packing`` is what a heuristic answers that finds no placement itself.
+    """
+    single = [sum(compute_ticks(problem, models, [table])) for table in problem.tables]
+    memory = [problem.memory_of(table).total for table in problem.tables]
+    order = sorted(range(len(single)), key=lambda i: (-single[i], -memory[i]))
+
+    def load(i: int, device: int, here: list[int]) -> float:
+        return sum(compute_ticks(problem, models, [problem.tables[j] for j in here]))
+
+    total = sum(table.output_width for table in problem.tables)
+    caps = [total * (20 + step) // (20 * problem.topology.device_count) for step in range(11)]
+    grid = [place(problem, order, load, cap) for cap in [*caps, math.inf]]
+    baselines = greedy_baselines(problem)
+    candidates = [placement for placement in grid if placement is not None] + baselines
+    if candidates and len(baselines) < 4 and packing is not None:
+        candidates.append(packing)
+    return min(candidates, key=lambda found: plan_ticks(problem, models, found), default=None)
+
+
+def packs(sizes: Sequence[int], limits: Sequence[int]) -> bool:
+    """Whether any assignment fits, by trying all of them."""
+    for assignment in itertools.product(range(len(limits)), repeat=len(sizes)):
+        room = list(limits)
+        for size, chosen in zip(sizes, assignment, strict=True):
+            room[chosen] -= size
+        if min(room) >= 0:
+            return True
+    return not sizes
+
+
+def whole(problem: Problem) -> list[Slice]:
+    return [Slice(i, 0, table.embedding_dim) for i, table in enumerate(problem.tables)]

@@ -1,0 +1,85 @@
+"""What is refused, and what is claimed about it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from service.domain.deadline import Deadline
+from service.domain.errors import Infeasible
+from service.domain.plan import Constraints, Problem, ShardingType
+from service.domain.tables import Optimizer, Table
+from service.domain.topology import Topology
+from service.search.feasibility import check_total_memory, place_by_memory
+from service.search.workspace import Workspace
+from tests.fakes import fake_models
+from tests.search import oracle
+from tests.search.strategies import TABLE_WISE, problems
+
+GIB = 1 << 30
+
+
+def test_total_memory_says_the_exact_shortfall_and_what_would_be_needed() -> None:
+    tables = tuple(Table(f"t{i}", 62_914_560, 128, 1.0) for i in range(3))
+    problem = Problem(tables, Topology("fake", (32 * GIB,) * 2), 512, Optimizer.SGD, Constraints(count_buffers=False))
+    with pytest.raises(Infeasible) as e:
+        check_total_memory(problem)
+    assert e.value.detail == "tables need 90.0 GiB, devices hold 64.0 GiB: short of 26.0 GiB, HBM only"
+    assert e.value.data["reason"] == "total_memory"
+    assert e.value.data["proven"]
+    assert e.value.data["shortfall_bytes"] == 26 * GIB
+    assert f"({45 * GIB} bytes)" in e.value.data["remedies"][0]
+    assert e.value.data["remedies"][1].startswith("at least 3 devices of 32.0 GiB")
+
+
+def test_buffers_and_optimizer_state_count_towards_the_shortfall() -> None:
+    table = Table("t", 1000, 64, 2.0)
+    problem = Problem((table,), Topology("fake", (1000 * 64 * 4,)), 128, Optimizer.ADAM)
+    with pytest.raises(Infeasible) as caught:
+        check_total_memory(problem)
+    state, pooled, indices = 1000 * 64 * 8, 2 * 128 * 64 * 4, (256 + 128 + 1) * 8
+    assert caught.value.data["shortfall_bytes"] == state + pooled + indices
+
+
+def test_memory_that_is_exactly_enough_is_enough() -> None:
+    table = Table("t", 1000, 64, 2.0)
+    loose = Problem((table, replace(table, name="u")), Topology("fake", (1 << 40,)), 128, Optimizer.ADAGRAD)
+    need = 2 * loose.memory_of(table).total
+    check_total_memory(replace(loose, topology=Topology("fake", (need,))))
+    with pytest.raises(Infeasible) as caught:
+        check_total_memory(replace(loose, topology=Topology("fake", (need - 1,))))
+    assert caught.value.data["shortfall_bytes"] == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(max_tables=7))
+def test_infeasible_is_proven_only_where_no_placement_of_whole_tables_exists(problem: Problem) -> None:
+    sizes = [problem.memory_of(table).total for table in problem.tables]
+    feasible = oracle.packs(sizes, problem.topology.memory_bytes)
+    space = Workspace.of(problem, oracle.whole(problem), fake_models())
+    try:
+        placement = place_by_memory(space, Deadline()).placement
+    except Infeasible as error:
+        assert not feasible
+        only_whole = problem.constraints.sharding_types == TABLE_WISE
+        uncuttable = all(table.embedding_dim == 4 for table in problem.tables)
+        assert error.data["proven"] == (only_whole or uncuttable)
+        assert error.data["reason"] == "packing"
+    else:
+        assert feasible
+        assert placement.shape == (len(sizes),)
+
+
+@pytest.mark.parametrize(("types", "proven"), [(TABLE_WISE, True), (frozenset(ShardingType), False)])
+def test_three_tables_that_need_a_device_each_do_not_fit_on_two(types: frozenset[ShardingType], proven: bool) -> None:
+    tables = tuple(Table(f"t{i}", 6 * 1024 * 1024, 64, 0.0) for i in range(3))  # 1.5 GiB each, 5 GiB in all
+    problem = Problem(
+        tables, Topology("fake", (5 * GIB // 2,) * 2), 1, Optimizer.SGD, Constraints(types, count_buffers=False)
+    )
+    check_total_memory(problem)
+    with pytest.raises(Infeasible) as caught:
+        place_by_memory(Workspace.of(problem, oracle.whole(problem), fake_models()), Deadline())
+    assert caught.value.data["proven"] == proven
+    remedies = caught.value.data["remedies"]
+    assert f"({GIB // 2} bytes) more memory on each device are enough" in remedies[0]
+    assert any("column_wise" in remedy for remedy in remedies) == (types == TABLE_WISE)

@@ -1,0 +1,140 @@
+"""Mandatory cuts and tables that fit nowhere."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.errors import Infeasible
+from service.domain.plan import Constraints, Problem, ShardingType
+from service.domain.tables import Optimizer, Table
+from service.domain.topology import Topology
+from service.search.precut import even_widths, precut
+
+COLUMN_WISE = frozenset({ShardingType.COLUMN_WISE})
+TABLE_WISE = frozenset({ShardingType.TABLE_WISE})
+GIB = 1 << 30
+
+
+def _problem(
+    *tables: Table,
+    limits: tuple[int, ...] = (GIB, GIB),
+    optimizer: Optimizer = Optimizer.SGD,
+    **constraints: object,
+) -> Problem:
+    return Problem(tables, Topology("fake", limits), 64, optimizer, Constraints(**constraints))  # type: ignore[arg-type]
+
+
+def _widths(problem: Problem) -> list[int]:
+    return [piece.width for piece in precut(problem)]
+
+
+@given(
+    units=st.integers(1, 200),
+    multiple=st.sampled_from([4, 8, 12]),
+    narrowest=st.integers(1, 64),
+    widest=st.integers(64, 512),
+    types=st.sampled_from([COLUMN_WISE, frozenset(ShardingType)]),
+)
+def test_cuts_tile_the_table_in_legal_even_widths(
+    units: int, multiple: int, narrowest: int, widest: int, types: frozenset[ShardingType]
+) -> None:
+    dim = 4 * units
+    problem = _problem(
+        Table("t", 1000, dim, 1.0),
+        sharding_types=types,
+        column_multiple=multiple,
+        min_shard_dim=narrowest,
+        max_shard_dim=widest,
+    )
+    try:
+        widths = _widths(problem)
+    except Infeasible as error:
+        assert dim > widest
+        assert error.data["proven"]
+        return
+    assert sum(widths) == dim
+    assert widths == sorted(widths, reverse=True)
+    assert max(widths) <= widest
+    if len(widths) > 1:
+        assert max(widths) - min(widths) <= multiple
+        assert min(widths) >= narrowest
+        assert not any(width % multiple for width in widths)
+    if types == COLUMN_WISE and dim % multiple == 0 and dim >= 2 * multiple * -(-narrowest // multiple):
+        assert len(widths) > 1 or (dim // multiple // 2 + 1) * multiple > widest
+
+
+def test_a_table_stays_whole_without_a_reason_to_cut_it() -> None:
+    assert _widths(_problem(Table("a", 10, 1024, 1.0), Table("b", 10, 4, 1.0))) == [1024, 4]
+
+
+def test_only_column_wise_cuts_each_table_in_two_and_leaves_what_is_too_narrow() -> None:
+    problem = _problem(Table("a", 10, 260, 1.0), Table("b", 10, 4, 1.0), sharding_types=COLUMN_WISE)
+    assert _widths(problem) == [132, 128, 4]
+
+
+def test_a_table_too_large_for_any_device_is_cut_into_the_fewest_slices_that_fit() -> None:
+    table = Table("a", 4 * 1024 * 1024, 160, 1.0)  # 2.5 GiB
+    problem = _problem(table, limits=(GIB // 2, GIB, GIB, GIB))
+    assert _widths(problem) == [56, 52, 52]
+
+
+def test_state_that_repeats_with_each_slice_counts() -> None:
+    rows = 32 * 1024 * 1024
+    plain = _problem(Table("a", rows, 16, 0.0), limits=(GIB,) * 4, count_buffers=False)
+    stateful = _problem(
+        Table("a", rows, 16, 0.0), limits=(GIB,) * 4, count_buffers=False, optimizer=Optimizer.ROWWISE_ADAGRAD
+    )
+    assert _widths(plain) == [8, 8]
+    assert _widths(stateful) == [4, 4, 4, 4]
+
+
+def test_wider_slices_come_first() -> None:
+    assert even_widths(260, 2, 4) == (132, 128)
+    assert even_widths(1280, 3, 4) == (428, 428, 424)
+
+
+def test_an_uncut_table_that_fits_no_device_names_the_split_and_the_memory_that_would_help() -> None:
+    problem = _problem(Table("t0", 8 * 1024 * 1024, 64, 0.0), sharding_types=TABLE_WISE, count_buffers=False)
+    with pytest.raises(Infeasible) as caught:
+        precut(problem)
+    data = caught.value.data
+    assert data["reason"] == "table_exceeds_device"
+    assert data["proven"]
+    assert data["shortfall_bytes"] == GIB
+    assert data["tables"] == ["t0"]
+    assert data["remedies"][0] == "allow column_wise: t0 fits as 2 slices of 32 columns"
+    assert f"({2 * GIB} bytes)" in data["remedies"][1]
+
+
+def test_a_split_is_not_promised_where_its_slices_do_not_pack() -> None:
+    half = 8 * 1024 * 1024
+    tables = (Table("t0", half * 3 // 2, 64, 0.0), Table("t1", half // 2, 40, 0.0), Table("t2", half // 2, 40, 0.0))
+    problem = _problem(*tables, limits=(2 * GIB, GIB // 2), sharding_types=TABLE_WISE, count_buffers=False)
+    with pytest.raises(Infeasible) as caught:
+        precut(problem)
+    assert not any("column_wise" in remedy for remedy in caught.value.data["remedies"])
+
+
+def test_every_table_that_fits_nowhere_is_named() -> None:
+    tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
+    problem = _problem(*tables, Table("c", 10, 64, 0.0), sharding_types=TABLE_WISE)
+    with pytest.raises(Infeasible) as caught:
+        precut(problem)
+    assert caught.value.data["tables"] == ["a", "b"]
+
+
+def test_a_table_whose_narrowest_slices_fit_no_device_is_proven_infeasible() -> None:
+    problem = _problem(Table("t0", 512 * 1024 * 1024, 8, 0.0), min_shard_dim=4, count_buffers=False)
+    with pytest.raises(Infeasible) as caught:
+        precut(problem)
+    data = caught.value.data
+    assert (data["reason"], data["proven"], data["shortfall_bytes"]) == ("table_exceeds_device", True, 7 * GIB)
+
+
+def test_a_table_wider_than_a_shard_may_be_needs_cuts_that_are_allowed() -> None:
+    problem = _problem(Table("t0", 10, 1280, 0.0), sharding_types=TABLE_WISE)
+    with pytest.raises(Infeasible) as caught:
+        precut(problem)
+    data = caught.value.data
+    assert data["shortfall_bytes"] == 0
+    assert data["remedies"] == ["allow column_wise: t0 fits as 2 slices of 640 columns", "a max_shard_dim of 1280"]
