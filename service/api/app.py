@@ -1,0 +1,79 @@
+"""The application and its OpenAPI document."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+import yaml
+from anyio import to_thread
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.api import problems
+from service.api.routes import Services, router
+from service.api.schemas import PlanRequest, Problem, ShardsEstimateRequest, StoredEstimateRequest
+from service.telemetry.middleware import RequestTelemetry
+
+DISTRIBUTION = "shardwright"
+
+_SPARE_THREADS = 32
+
+
+def create_app(services: Services) -> FastAPI:
+    """The application over given services."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # Requests that wait for a planning process must not keep others from their thread.
+        to_thread.current_default_thread_limiter().total_tokens = services.threads + _SPARE_THREADS
+        yield
+
+    app = _bare_app(lifespan)
+    app.state.services = services
+    app.add_middleware(problems.UnexpectedErrors)
+    app.add_middleware(RequestTelemetry, metrics=services.metrics)
+    return app
+
+
+def openapi_yaml() -> str:
+    """The OpenAPI document as YAML."""
+    return yaml.safe_dump(_bare_app().openapi(), sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Api(FastAPI):
+    """FastAPI that also documents the bodies that ``parsing`` reads and the problems."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, made once."""
+        if self.openapi_schema is None:
+            document = get_openapi(
+                title=self.title, version=self.version, summary=self.summary, routes=self.routes, tags=self.openapi_tags
+            )
+            models: list[type[BaseModel]] = [PlanRequest, ShardsEstimateRequest, StoredEstimateRequest, Problem]
+            _, found = models_json_schema(
+                [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+            )
+            # FastAPI's own validation answers: no parameter here can fail it.
+            document["paths"]["/plans/{plan_id}"]["get"]["responses"].pop("422")
+            own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
+            schemas = own | found["$defs"]
+            document["components"]["schemas"] = dict(sorted(schemas.items()))
+            self.openapi_schema = document
+        return self.openapi_schema
+
+
+def _bare_app(lifespan: Any = None) -> FastAPI:
+    app = _Api(
+        title="Shardwright",
+        summary="Plans where the embedding tables of a recommendation model go, from measured costs.",
+        version=version(DISTRIBUTION),
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    app.include_router(router)
+    problems.install(app)
+    return app

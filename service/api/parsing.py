@@ -1,0 +1,194 @@
+"""From the bytes of a body to a checked request, or to every fault in it at once."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from service.api.conversion import (
+    conversion_faults,
+    estimate_problem,
+    plan_problem,
+    refuse_unmodelled,
+    shard_faults,
+)
+from service.api.faults import escaped, field_faults, is_under
+from service.api.schemas import PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.domain.errors import Fault, InvalidRequest
+from service.usecases.validate import problem_faults
+
+Request = TypeVar("Request", bound=BaseModel)
+Content = Mapping[str, Any]
+
+_MAX_MEMBERS = 16
+"""No object of the contract has more; what has is refused before its members are reported one by one."""
+
+_SHARDS_PER_TABLE = 8
+
+_STAND_INS: Final[Content] = {
+    "devices": {"count": 1, "memory_bytes": 1, "hardware": "any"},
+    "global_batch_size": 1,
+    "optimizer": "sgd",
+}
+_TABLE_STAND_IN: Final[Content] = {"num_embeddings": 1, "embedding_dim": 4, "pooling_factor": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this service takes.
+
+    Attributes:
+        default_time_limit_ms: of a request that names none.
+        max_time_limit_ms: the largest that may be named.
+        max_tables: most tables in one request.
+    """
+
+    default_time_limit_ms: int
+    max_time_limit_ms: int
+    max_tables: int
+
+
+class _NotJson(ValueError):
+    """A body that is no JSON object; the message says why."""
+
+
+def parse_plan(body: bytes, limits: Limits) -> PlanRequest:
+    """The request in a body of POST /plan, its time limit filled in.
+
+    Raises:
+        InvalidRequest: with every fault.
+        UnsupportedSharding: it is valid, but asks for what no cost model describes.
+    """
+
+    def faults(request: PlanRequest) -> list[Fault]:
+        found = conversion_faults(request) + problem_faults(plan_problem(request))
+        if (request.time_limit_ms or 0) > limits.max_time_limit_ms:
+            found.append(Fault("/time_limit_ms", f"must be at most {limits.max_time_limit_ms}"))
+        return found
+
+    request = _validated(PlanRequest, _sized(parse_object(body), limits), faults)
+    return request.model_copy(update={"time_limit_ms": request.time_limit_ms or limits.default_time_limit_ms})
+
+
+def parse_estimate(body: bytes, limits: Limits) -> ShardsEstimateRequest | StoredEstimateRequest:
+    """The request in a body of POST /estimate; the presence of ``plan_id`` decides which form it has.
+
+    Raises:
+        InvalidRequest: with every fault.
+        UnsupportedSharding: it is valid, but asks for what no cost model describes.
+    """
+
+    def faults(request: ShardsEstimateRequest) -> list[Fault]:
+        return conversion_faults(request) + shard_faults(request) + problem_faults(estimate_problem(request))
+
+    content = _sized(parse_object(body), limits)
+    if "plan_id" in content:
+        return _validated(StoredEstimateRequest, content, lambda _: [])
+    return _validated(ShardsEstimateRequest, content, faults)
+
+
+def parse_object(body: bytes) -> Content:
+    """The JSON object in a body.
+
+    Raises:
+        InvalidRequest: it is not one JSON object in UTF-8, names a member twice, or holds NaN or an infinity.
+    """
+    try:
+        content = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        if not isinstance(content, dict):
+            raise _NotJson("the body must be a JSON object")
+    except UnicodeDecodeError as error:
+        raise _unreadable(f"the body is not UTF-8 (byte {error.start})") from error
+    except json.JSONDecodeError as error:
+        raise _unreadable(f"the body is not JSON: {error}") from error
+    except _NotJson as error:
+        raise _unreadable(str(error)) from error
+    except RecursionError as error:
+        raise _unreadable("the body is nested too deeply") from error
+    except ValueError as error:
+        raise _unreadable("a number in the body has too many digits") from error
+    return content
+
+
+def _unreadable(message: str) -> InvalidRequest:
+    return InvalidRequest([Fault("", message)])
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(members)
+    if len(content) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1) if len(names) <= _MAX_MEMBERS else ""
+        raise _NotJson(f"a member is given twice: {twice[:80]!a}")
+    if len(content) > _MAX_MEMBERS:
+        raise _NotJson(f"an object has more than {_MAX_MEMBERS} members")
+    return content
+
+
+def _constant(name: str) -> float:
+    raise _NotJson(f"{name} is not a JSON number")
+
+
+def _sized(content: Content, limits: Limits) -> Content:
+    most = {"tables": limits.max_tables, "shards": _SHARDS_PER_TABLE * limits.max_tables}
+    faults = [
+        Fault(f"/{key}", f"at most {limit} are taken, got {len(content[key])}")
+        for key, limit in most.items()
+        if isinstance(content.get(key), list) and len(content[key]) > limit
+    ]
+    if faults:
+        raise InvalidRequest(faults)
+    return content
+
+
+def _validated(model: type[Request], content: Content, check: Callable[[Request], list[Fault]]) -> Request:
+    try:
+        request = model.model_validate(content)
+    except ValidationError as error:
+        faults = field_faults(error, content)
+        raise InvalidRequest(faults + _faults_of_the_rest(model, content, faults, check)) from error
+    found = check(request)
+    if found:
+        raise InvalidRequest(found)
+    refuse_unmodelled(request)
+    return request
+
+
+def _faults_of_the_rest(
+    model: type[Request], content: Content, known: Sequence[Fault], check: Callable[[Request], list[Fault]]
+) -> list[Fault]:
+    """Faults between fields that are sound one by one, in a request where other fields are not.
+
+    Stand-ins take the place of what is at fault, so that the rest can be checked; what is found about a stand-in
+    is dropped.
+    """
+    broken = {fault.pointer.split("/")[1] for fault in known if fault.pointer}
+    if not isinstance(content.get("tables"), list) or "shards" in broken or not broken:
+        return []
+    tables = {fault.pointer.split("/")[2] for fault in known if is_under(fault.pointer, "/tables/")}
+    sound = {key: content[key] for key in content if key in model.model_fields and key not in broken - {"tables"}}
+    patched = {**_STAND_INS, **sound, "tables": _patched_tables(content["tables"], tables)}
+    try:
+        found = check(model.model_validate(patched))
+    except ValidationError:
+        return []
+    replaced = [f"/{key}" for key in broken - {"tables"}] + [f"/tables/{i}" for i in tables]
+    return [
+        fault
+        for fault in found
+        if fault.pointer.endswith("/name") or not any(is_under(fault.pointer, prefix) for prefix in replaced)
+    ]
+
+
+def _patched_tables(tables: Sequence[Any], broken: set[str]) -> list[Any]:
+    return [
+        {**_TABLE_STAND_IN, "name": _readable_name(table) or f"table {i}"} if escaped(i) in broken else table
+        for i, table in enumerate(tables)
+    ]
+
+
+def _readable_name(table: Any) -> str | None:
+    name = table.get("name") if isinstance(table, dict) else None
+    return name if isinstance(name, str) and name.isprintable() and len(name) < 256 else None

@@ -1,0 +1,157 @@
+"""The side of planning that runs in a process of its own.
+
+At import it loads nothing that brings numpy, because BLAS reads its number of threads when it is loaded; and never
+torch, FastAPI or SQLAlchemy, so that planning processes start fast and stay small.
+"""
+
+import importlib
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import connection, parent_process
+from typing import TYPE_CHECKING, Any, Protocol
+
+from service.domain.deadline import Deadline
+from service.domain.errors import Fault, InvalidRequest, ShardwrightError
+from service.domain.plan import Algorithm, Problem, Shard
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from service.domain.ports import CostModels
+    from service.usecases.estimate import Estimate
+    from service.usecases.make_plan import PlanResult
+
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class ModelSource(Protocol):
+    """Where cost models come from."""
+
+    def hardware(self) -> list[str]:
+        """Names of the hardware that has cost models."""
+
+    def cost_models(self, hardware: str) -> "CostModels":
+        """The models of some hardware.
+
+        Raises:
+            UnknownHardware: there are none.
+            DamagedArtifact: they cannot be trusted.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """How a process makes its source of cost models; a name rather than an object, so that it imports it late.
+
+    Attributes:
+        factory: ``module:callable``.
+        root: the callable's argument.
+    """
+
+    factory: str
+    root: str
+
+    def build(self) -> ModelSource:
+        """The source."""
+        module, name = self.factory.split(":")
+        source: ModelSource = getattr(importlib.import_module(module), name)(self.root)
+        return source
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A domain error on its way between processes: exceptions with data do not survive pickling."""
+
+    kind: type[ShardwrightError]
+    detail: str
+    data: dict[str, Any] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+
+    def error(self) -> ShardwrightError:
+        """The error again."""
+        return InvalidRequest(self.faults) if self.faults else self.kind(self.detail, **self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """An unexpected error on its way between processes."""
+
+    traceback: str
+
+
+_sources: list[ModelSource] = []
+"""This process's source of cost models, once it has one."""
+
+
+def main(pipe: "Connection[Any, Any]", spec: SourceSpec) -> None:
+    """A planning process: answers the calls that come through a pipe until its other end is gone."""
+    _initialize(spec)
+    while True:
+        try:
+            call, args = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_outcome(call, args))
+
+
+def _outcome(call: Callable[..., Any], args: Sequence[Any]) -> Any:
+    try:
+        return call(*args)
+    except InvalidRequest as error:
+        return Refusal(InvalidRequest, error.detail, faults=error.faults)
+    except ShardwrightError as error:
+        return Refusal(type(error), error.detail, dict(error.data))
+    except Exception:
+        return Crash(traceback.format_exc())
+
+
+def _initialize(spec: SourceSpec) -> None:
+    """Prepares a fresh process: one BLAS thread, deaf to Ctrl-C, gone when its parent is."""
+    for variable in _THREAD_VARIABLES:
+        os.environ[variable] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    source = spec.build()
+    _sources.append(source)
+    importlib.import_module("service.usecases.estimate")
+    for hardware in source.hardware():
+        # A damaged version is the matter of the requests that ask for it.
+        with suppress(ShardwrightError):
+            _cost_models(hardware)
+
+
+def _follow_parent() -> None:
+    """Ends this process with its parent, however that ended and whatever this process is at."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+@cache
+def _cost_models(hardware: str) -> "CostModels":
+    return _sources[0].cost_models(hardware)
+
+
+def ready() -> None:
+    """Does nothing; an answer means that the process is prepared."""
+
+
+def plan(problem: Problem, algorithm: Algorithm, seed: int, deadline: Deadline) -> "PlanResult":
+    """``make_plan`` with this process's models; the deadline's clock is the machine's, not the process's."""
+    from service.usecases.make_plan import make_plan
+
+    return make_plan(problem, _cost_models(problem.topology.hardware), algorithm, seed, deadline)
+
+
+def estimate(problem: Problem, shards: Sequence[Shard]) -> "Estimate":
+    """``usecases.estimate`` with this process's models."""
+    from service.usecases import estimate as usecase
+
+    return usecase.estimate(problem, _cost_models(problem.topology.hardware), shards)

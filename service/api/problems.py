@@ -1,0 +1,177 @@
+"""Errors as RFC 9457 problem details; the only place where kinds of errors get HTTP status codes."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.domain.errors import Fault, InvalidRequest, ShardwrightError
+from service.telemetry.logging import current_request_id
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:shardwright:problem:"
+MAX_FAULTS = 1_000
+"""Most faults in one answer; ``fault_count`` has their number."""
+
+_CLIENT_CLOSED_REQUEST = 499
+
+_STATUS: Final[Mapping[str, int]] = {
+    "invalid_request": 422,
+    "unsupported_sharding": 422,
+    "unsupported_algorithm": 422,
+    "unknown_hardware": 422,
+    "infeasible": 422,
+    "no_plan_in_time": 422,
+    "plan_not_found": 404,
+    "planner_busy": 503,
+    "storage_unavailable": 503,
+    "damaged_artifact": 503,
+    "body_too_large": 413,
+    "body_too_slow": 408,
+    "unsupported_media_type": 415,
+}
+
+_TITLES: Final[Mapping[str, str]] = {
+    "invalid_request": "The request is not valid",
+    "unsupported_sharding": "No cost model describes this way of sharding",
+    "unsupported_algorithm": "This version does not have the algorithm",
+    "unknown_hardware": "No cost models exist for this hardware",
+    "infeasible": "No plan meets the request",
+    "no_plan_in_time": "The time limit passed before a plan was found",
+    "plan_not_found": "No such plan",
+    "planner_busy": "All planning processes are taken",
+    "storage_unavailable": "The database is away",
+    "damaged_artifact": "The cost models are damaged",
+    "body_too_large": "The body is too large",
+    "body_too_slow": "The body took too long",
+    "unsupported_media_type": "The body must be JSON",
+    "not_found": "No such resource",
+    "method_not_allowed": "The resource does not take this method",
+    "internal_error": "The service failed",
+}
+
+_POINTERS: Final[Mapping[str, str]] = {
+    "unsupported_algorithm": "/algorithm",
+    "unknown_hardware": "/devices/hardware",
+}
+
+_HTTP_KINDS: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}
+
+_log = logging.getLogger(__name__)
+
+
+class BodyTooLarge(ShardwrightError):
+    """A body above the limit; ``data['max_body_bytes']`` has the limit."""
+
+    kind = "body_too_large"
+
+
+class BodyTooSlow(ShardwrightError):
+    """A body that did not arrive in time; ``data['body_timeout_s']`` has the limit."""
+
+    kind = "body_too_slow"
+
+
+class UnsupportedMediaType(ShardwrightError):
+    """A body whose Content-Type is not JSON."""
+
+    kind = "unsupported_media_type"
+
+
+def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:
+    """The problem details of an error.
+
+    Args:
+        error: what was raised.
+        instance: the request's id.
+    """
+    status = _STATUS.get(error.kind, 500)
+    problem = _details(error.kind, status, error.detail, instance)
+    if error.kind in _POINTERS:
+        problem["pointer"] = _POINTERS[error.kind]
+    if isinstance(error, InvalidRequest):
+        problem |= {"faults": _listed(error.faults), "fault_count": len(error.faults)}
+    return problem | dict(error.data)
+
+
+def _details(kind: str, status: int, detail: str, instance: str) -> dict[str, Any]:
+    title = _TITLES.get(kind, _TITLES["internal_error"])
+    return {"type": TYPE_PREFIX + kind, "title": title, "status": status, "detail": detail, "instance": instance}
+
+
+def _listed(faults: Sequence[Fault]) -> list[dict[str, Any]]:
+    return [asdict(fault) for fault in faults[:MAX_FAULTS]]
+
+
+def problem_json(problem: Mapping[str, Any]) -> bytes:
+    """A problem as UTF-8; what UTF-8 cannot say (lone surrogates from a hostile body) becomes ``?``."""
+    return json.dumps(problem, ensure_ascii=False, allow_nan=False, default=str).encode("utf-8", "replace")
+
+
+def _response(problem: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    headers = dict(headers or {})
+    if "retry_after_s" in problem:
+        headers["Retry-After"] = str(problem["retry_after_s"])
+    return Response(problem_json(problem), problem["status"], headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of an application a problem response."""
+    app.add_exception_handler(ShardwrightError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+
+
+async def _on_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, ShardwrightError):
+        raise error
+    if error.kind not in _STATUS:
+        _log.error("unmapped error %s: %s", error.kind, error.detail)
+        return _response(_internal())
+    return _response(problem_of(error, current_request_id()))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    kind = _HTTP_KINDS.get(error.status_code, "http_error")
+    detail = f"{request.method} {request.url.path}: {error.detail}"
+    return _response(_details(kind, error.status_code, detail, current_request_id()), error.headers)
+
+
+def _internal() -> dict[str, Any]:
+    detail = "an unexpected error, logged under this request's id"
+    return _details("internal_error", 500, detail, current_request_id())
+
+
+class UnexpectedErrors:
+    """The process's edge for requests: logs what nothing else caught and answers 500 without internals."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wraps an ASGI application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one connection."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            problem = _details("client_closed_request", _CLIENT_CLOSED_REQUEST, "", current_request_id())
+            await _response(problem)(scope, receive, send)
+        except Exception:
+            _log.exception("unexpected error")
+            if started:
+                raise
+            await _response(_internal())(scope, receive, send)

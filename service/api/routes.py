@@ -1,0 +1,154 @@
+"""The resources: /plan, /estimate, /plans, /healthz, /readyz, /metrics."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel
+
+from service.api.body import BodyLimits, ReceivedBody, receive_body
+from service.api.planning import Planning
+from service.api.problems import MEDIA_TYPE
+from service.api.schemas import EstimateAnswer, HealthAnswer, PlanAnswer, ReadinessAnswer
+from service.telemetry.metrics import CONTENT_TYPE, Metrics
+
+PROBLEM_SCHEMA = "#/components/schemas/Problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the resources work with.
+
+    Attributes:
+        planning: answers questions.
+        metrics: of this service.
+        checks: each part of readiness by name, as a function that says ``ok`` or what is missing.
+        body_limits: of request bodies.
+        threads: requests that are worked on at the same time, those that wait for a planning process included.
+    """
+
+    planning: Planning
+    metrics: Metrics
+    checks: Mapping[str, Callable[[], str]]
+    body_limits: BodyLimits
+    threads: int
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Given = Annotated[Services, Depends(_services)]
+
+
+async def _body(request: Request, services: Given) -> ReceivedBody:
+    return await receive_body(request, services.body_limits)
+
+
+Body = Annotated[ReceivedBody, Depends(_body)]
+
+router = APIRouter()
+
+
+def _problems(statuses: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_SCHEMA}}}
+    return {status: {"description": text, "content": content} for status, text in statuses.items()}
+
+
+def _takes(*models: str) -> dict[str, Any]:
+    refs = [{"$ref": f"#/components/schemas/{model}"} for model in models]
+    schema = refs[0] if len(refs) == 1 else {"oneOf": refs}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+_BODY_PROBLEMS = {
+    408: "The body took too long.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    503: "No room for now, see Retry-After.",
+}
+
+
+# The functions below that are not async run in threads: parsing and planning never hold up the event loop.
+
+
+@router.post(
+    "/plan",
+    operation_id="makePlan",
+    summary="Plan where tables go",
+    response_model=PlanAnswer,
+    responses=_problems(
+        {422: "Not valid, not supported, infeasible, or no plan in time: the problem's type says which."}
+        | _BODY_PROBLEMS
+    ),
+    openapi_extra=_takes("PlanRequest"),
+)
+def post_plan(body: Body, services: Given) -> Response:
+    """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
+    return _json(services.planning.plan(body.content, body.arrived))
+
+
+@router.post(
+    "/estimate",
+    operation_id="estimatePlan",
+    summary="Price a placement",
+    response_model=EstimateAnswer,
+    responses=_problems(
+        {404: "No plan is stored under plan_id.", 422: "Not valid or not supported: the problem's type says which."}
+        | _BODY_PROBLEMS
+    ),
+    openapi_extra=_takes("ShardsEstimateRequest", "StoredEstimateRequest"),
+)
+def post_estimate(body: Body, services: Given) -> Response:
+    """Prices given shards, or those of a stored plan, with the cost models of today."""
+    return _json(services.planning.estimate(body.content))
+
+
+@router.get(
+    "/plans/{plan_id}",
+    operation_id="getPlan",
+    summary="A stored plan",
+    response_model=PlanAnswer,
+    responses=_problems({404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}),
+)
+def get_plan(plan_id: str, services: Given) -> Response:
+    """The answer as it was given when the plan was made."""
+    return _json(services.planning.stored(plan_id))
+
+
+@router.get("/healthz", operation_id="getHealth", summary="Whether the process is alive")
+async def get_health() -> HealthAnswer:
+    """Looks at nothing else."""
+    return HealthAnswer(status="ok")
+
+
+@router.get(
+    "/readyz",
+    operation_id="getReadiness",
+    summary="Whether models are loaded and the database is reachable",
+    response_model=ReadinessAnswer,
+    responses={503: {"model": ReadinessAnswer, "description": "Something is missing."}},
+)
+def get_readiness(services: Given) -> Response:
+    """Each part, and what is missing."""
+    checks = {name: check() for name, check in services.checks.items()}
+    ready = all(result == "ok" for result in checks.values())
+    return _json(ReadinessAnswer(ready=ready, checks=checks), 200 if ready else 503)
+
+
+@router.get(
+    "/metrics",
+    operation_id="getMetrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def get_metrics(services: Given) -> Response:
+    """All metrics of this service."""
+    return Response(services.metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+def _json(answer: BaseModel, status: int = 200) -> Response:
+    return Response(answer.model_dump_json(), status, media_type="application/json")

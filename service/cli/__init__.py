@@ -1,0 +1,26 @@
+"""The command line, ``shardwright``.
+
+Planning processes import this package again (it is their parent's main module), so each command imports what it
+needs when it runs.
+"""
+
+import typer
+
+from service.cli import database, profiling, serving, tables, training
+from service.cli.common import fail
+from service.domain.errors import ShardwrightError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(serving.app)
+app.add_typer(profiling.app)
+app.add_typer(training.app, name="train")
+app.add_typer(database.app, name="db")
+app.add_typer(tables.app, name="tables")
+
+
+def main() -> None:
+    """Runs the command line; errors of the domain are one line on standard error and exit code 1."""
+    try:
+        app()
+    except ShardwrightError as error:
+        fail(f"shardwright: {error.detail}")

@@ -1,0 +1,94 @@
+"""``shardwright db``: the schema, and the measurements that are part of the repository."""
+
+from typing import Annotated
+
+import typer
+
+from service.cli.common import DataDir, Hardware, ModelStoreRoot, fail, settings_with
+
+app = typer.Typer(no_args_is_help=True, help="The database: its schema and the shipped measurements.")
+
+
+@app.command()
+def upgrade(data_dir: DataDir = None) -> None:
+    """Bring the schema to what this version needs."""
+    from service import wiring
+    from service.storage import migrate
+
+    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+        migrate.upgrade(engine)
+        typer.echo(migrate.current(engine))
+
+
+@app.command()
+def current(data_dir: DataDir = None) -> None:
+    """Print the schema's revision and the one that this version needs."""
+    from service import wiring
+    from service.storage import migrate
+
+    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+        typer.echo(f"{migrate.current(engine)} (head: {migrate.head()})")
+
+
+@app.command()
+def check(data_dir: DataDir = None) -> None:
+    """Exit with 1 where the schema differs from what this version needs."""
+    from service import wiring
+    from service.storage import migrate
+
+    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+        differences = [repr(difference) for difference in migrate.drift(engine)]
+        if migrate.current(engine) != migrate.head():
+            differences.insert(0, f"at revision {migrate.current(engine)}, not at {migrate.head()}")
+    if differences:
+        fail("\n".join(differences))
+    typer.echo("ok")
+
+
+@app.command()
+def seed(
+    hardware: Annotated[str | None, typer.Option(help="Only this hardware's measurements.")] = None,
+    model_store: ModelStoreRoot = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Load the measurements that the shipped models were trained on; those already there are left alone."""
+    from service import wiring
+    from service.registry.store import ModelStore
+    from service.storage import migrate
+    from service.storage.measurement_files import read_measurements
+    from service.storage.measurements import MeasurementRepository
+
+    settings = settings_with(data_dir=data_dir, model_store=model_store)
+    files = ModelStore(settings.model_store).measurement_files()
+    chosen = {name: path for name, path in files.items() if hardware in (None, name)}
+    if not chosen:
+        fail(f"shardwright: {settings.model_store} holds no measurements of {hardware or 'any hardware'}")
+    with wiring.database(settings) as engine:
+        migrate.upgrade(engine)
+        store = MeasurementRepository(engine)
+        for name, path in chosen.items():
+            compute, communication = read_measurements(path)
+            added = store.add_compute_many(compute), store.add_communication_many(communication)
+            typer.echo(
+                f"{name}: {added[0]} of {len(compute)} combinations and {added[1]} of {len(communication)} exchanges "
+                "added, the others were there"
+            )
+
+
+@app.command()
+def export(hardware: Hardware = "cpu-fbgemm", model_store: ModelStoreRoot = None, data_dir: DataDir = None) -> None:
+    """Write the stored measurements of a hardware beside its models, for ``db seed``."""
+    from service import wiring
+    from service.registry.store import ModelStore
+    from service.storage.measurement_files import write_measurements
+    from service.storage.measurements import MeasurementRepository
+
+    settings = settings_with(data_dir=data_dir, model_store=model_store)
+    with wiring.database(settings) as engine:
+        store = MeasurementRepository(engine)
+        compute, communication = store.compute(hardware), store.communication(hardware)
+    if not compute and not communication:
+        fail(f"shardwright: no measurements of {hardware} are stored: run `shardwright profile` first")
+    path = ModelStore(settings.model_store).measurement_file(hardware)
+    write_measurements(path, compute, communication)
+    typer.echo(f"{path}: {len(compute)} combinations and {len(communication)} exchanges")

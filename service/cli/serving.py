@@ -1,0 +1,90 @@
+"""``shardwright serve | plan | estimate | openapi``: the service, and the same answers without a server."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from service.cli.common import DataDir, fail, settings_with
+from service.domain.errors import ShardwrightError
+
+app = typer.Typer()
+
+RequestFile = Annotated[Path, typer.Argument(help="The body as JSON; - reads standard input.", allow_dash=True)]
+Pretty = Annotated[bool, typer.Option("--pretty", help="Readable tables instead of JSON.")]
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on [8000].")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve the HTTP API until SIGTERM or Ctrl-C."""
+    from service import wiring
+
+    wiring.serve(settings_with(host=host, port=port, data_dir=data_dir))
+
+
+@app.command()
+def plan(request: RequestFile, pretty: Pretty = False) -> None:
+    """Plan a request body of POST /plan, in this process and without storing the plan."""
+    import time
+
+    from service import wiring
+
+    arrived = time.monotonic()
+    body = _read(request)
+    planning = wiring.local_planning(settings_with())
+    try:
+        answer = planning.plan(body, arrived)
+    except ShardwrightError as error:
+        _refuse(error)
+    _print(answer.model_dump(mode="json"), pretty)
+
+
+@app.command()
+def estimate(request: RequestFile, pretty: Pretty = False) -> None:
+    """Price a request body of POST /estimate, in this process; it must hold the shards."""
+    from service import wiring
+
+    body = _read(request)
+    planning = wiring.local_planning(settings_with())
+    try:
+        answer = planning.estimate(body)
+    except ShardwrightError as error:
+        _refuse(error)
+    _print(answer.model_dump(mode="json"), pretty)
+
+
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI document."""
+    from service.api.app import openapi_yaml
+
+    sys.stdout.write(openapi_yaml())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        fail(f"shardwright: cannot read {path}: {error.strerror}")
+
+
+def _print(answer: dict[str, Any], pretty: bool) -> None:
+    if pretty:
+        from service.cli.pretty import print_answer
+
+        print_answer(answer)
+    else:
+        typer.echo(json.dumps(answer, indent=2))
+
+
+def _refuse(error: ShardwrightError) -> NoReturn:
+    """Prints the problem that the API would have answered."""
+    from service.api.problems import problem_of
+
+    fail(json.dumps(problem_of(error, "command line"), indent=2))

@@ -1,0 +1,44 @@
+"""Settings of the service, read from the environment once."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class Settings(BaseSettings):
+    """Typed environment: every field is ``SHARDWRIGHT_<NAME>``; DATABASE_URL and PORT also go unprefixed."""
+
+    model_config = SettingsConfigDict(env_prefix="SHARDWRIGHT_", frozen=True, populate_by_name=True, extra="forbid")
+
+    database_url: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("SHARDWRIGHT_DATABASE_URL", "DATABASE_URL"),
+        description="Postgres to use; None starts an embedded one under data_dir.",
+    )
+    data_dir: Path = Field(default=Path("var"), description="Where the embedded Postgres keeps its data.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, validation_alias=AliasChoices("SHARDWRIGHT_PORT", "PORT"))
+    model_store: str = Field(default=str(_REPOSITORY / "model_store"), description="Folder of the cost models.")
+    planner_processes: int = Field(
+        default_factory=lambda: max(2, (os.cpu_count() or 1) - 1),
+        ge=1,
+        le=256,
+        description="Plans made at the same time; by default a core is left to the API where there are three.",
+    )
+    planner_queue: int = Field(
+        default=16, ge=0, le=1024, description="Requests that may wait for a planning process; more are answered 503."
+    )
+    default_time_limit_ms: int = Field(default=2_000, ge=1, description="Time limit of a request that names none.")
+    max_time_limit_ms: int = Field(default=60_000, ge=1, description="Largest time limit that a request may name.")
+    max_body_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1_024, description="Larger request bodies are answered 413."
+    )
+    max_tables: int = Field(default=10_000, ge=1, description="Most tables in one request.")
+    body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
+    shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,0 +1,98 @@
+"""Prometheus metrics. Every label comes from a closed set, so that no request can add series without bound."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+from service.domain.plan import Algorithm
+
+_LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """What the service counts, in a registry of its own."""
+
+    def __init__(self, registry: CollectorRegistry, version: str) -> None:
+        """Registers all metrics.
+
+        Args:
+            registry: where; one service to a registry.
+            version: of the service.
+        """
+        self._registry = registry
+        self._requests = Counter(
+            "shardwright_http_requests", "HTTP requests.", ["method", "route", "status"], registry=registry
+        )
+        self._latency = Histogram(
+            "shardwright_http_request_seconds",
+            "From a request's arrival to the end of its response.",
+            ["method", "route"],
+            buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self._plans = Counter(
+            "shardwright_plans",
+            "Planning questions by outcome: a plan's status, stored, or a kind of error.",
+            ["algorithm", "outcome"],
+            registry=registry,
+        )
+        self._planning = Histogram(
+            "shardwright_planning_seconds",
+            "From a planning question's arrival to its plan; stored answers are left out.",
+            ["algorithm"],
+            buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self._unsaved = Counter(
+            "shardwright_plans_unsaved",
+            "Plans answered without being stored: the database was away.",
+            registry=registry,
+        )
+        self.planner_running = Gauge(
+            "shardwright_planner_running", "Requests in a planning process.", registry=registry
+        )
+        self.planner_waiting = Gauge(
+            "shardwright_planner_waiting", "Requests that wait for a planning process.", registry=registry
+        )
+        self._models = Gauge(
+            "shardwright_model_info", "Cost models loaded.", ["hardware", "kind", "version"], registry=registry
+        )
+        Info("shardwright_build", "The running service.", registry=registry).info({"version": version})
+
+    def request_done(self, method: str, route: str | None, status: int, seconds: float) -> None:
+        """Counts a request.
+
+        Args:
+            method: as sent; those that HTTP does not name count as ``other``.
+            route: template of the route; None counts as ``unmatched``.
+            status: of the response.
+            seconds: from arrival to the end of the response.
+        """
+        method, route = method if method in _METHODS else "other", route or "unmatched"
+        self._requests.labels(method, route, str(status)).inc()
+        self._latency.labels(method, route).observe(seconds)
+
+    def plan_made(self, algorithm: Algorithm, outcome: str, seconds: float) -> None:
+        """Counts a plan that was made now, and the time that it took."""
+        self.plan_outcome(algorithm, outcome)
+        self._planning.labels(algorithm.value).observe(seconds)
+
+    def plan_outcome(self, algorithm: Algorithm, outcome: str) -> None:
+        """Counts a planning question by how it ended; outcomes are statuses, ``stored`` and kinds of errors."""
+        self._plans.labels(algorithm.value, outcome).inc()
+
+    def plan_unsaved(self) -> None:
+        """Counts a plan that the database could not take."""
+        self._unsaved.inc()
+
+    def models_loaded(self, hardware: str, versions: Mapping[str, str]) -> None:
+        """Shows the versions that price plans for some hardware."""
+        for kind, version in versions.items():
+            self._models.labels(hardware, kind, version).set(1)
+
+    def exposition(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)

@@ -1,0 +1,53 @@
+"""Looks at processes through /proc, so that tests need no package for it."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def planning_processes(parent: int) -> set[int]:
+    """Spawned children of a process, by id."""
+    found = set()
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(stat[1]) == parent and "spawn_main" in command:
+            found.add(int(pid))
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, and a wait for its effect."""
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(pid))
+
+
+def mapped_files(pid: int) -> str:
+    """What a process has mapped into its memory, libraries among it."""
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def thread_count(pid: int) -> int:
+    """Threads of a process."""
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Waits until a condition holds; fails where it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

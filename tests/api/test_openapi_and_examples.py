@@ -1,0 +1,69 @@
+"""The committed OpenAPI document and the example requests keep to what the service does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from service.api.app import openapi_yaml
+from service.api.conversion import plan_problem
+from service.api.parsing import Limits, parse_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
+LIMITS = Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=10_000)
+
+
+def test_the_committed_document_is_what_the_code_makes() -> None:
+    assert (ROOT / "openapi.yaml").read_text() == openapi_yaml(), "run: shardwright openapi > openapi.yaml"
+
+
+def test_the_committed_document_is_what_the_service_serves(client: httpx.Client) -> None:
+    assert yaml.safe_load((ROOT / "openapi.yaml").read_text()) == client.get("/openapi.json").json()
+
+
+def test_every_reference_leads_somewhere_and_every_error_is_a_problem() -> None:
+    document = yaml.safe_load(openapi_yaml())
+    schemas = document["components"]["schemas"]
+    for reference in _references(document):
+        assert reference.removeprefix("#/components/schemas/") in schemas
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert operation["operationId"].isalnum()
+            for status, response in operation["responses"].items():
+                if status >= "400" and path != "/readyz":
+                    assert list(response["content"]) == ["application/problem+json"]
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if "$ref" in node else []
+        return own + [reference for value in node.values() for reference in _references(value)]
+    return [reference for value in node for reference in _references(value)] if isinstance(node, list) else []
+
+
+def test_the_workloads_that_the_readme_promises_are_there() -> None:
+    named = {path.stem for path in EXAMPLES}
+    assert named == {"mlperf_dlrm_dcnv2", "criteo_kaggle", "nvidia_synthetic_tiny"}
+    readme = (ROOT / "examples" / "README.md").read_text()
+    assert all(path.name in readme for path in EXAMPLES)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_a_valid_request(path: Path) -> None:
+    problem = plan_problem(parse_plan(path.read_bytes(), LIMITS))
+    assert problem.topology.hardware == "cpu-fbgemm"
+    assert len(problem.tables) == len(json.loads(path.read_text())["tables"])
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_restate_the_facts_of_their_source(path: Path) -> None:
+    source = ROOT.parent / "shared" / "data" / "tables" / path.name
+    if not source.is_file():
+        pytest.skip("../shared/data is not beside this checkout")
+    facts = ("name", "num_embeddings", "embedding_dim", "pooling_factor")
+    wanted, got = (json.loads(file.read_text())["tables"] for file in (source, path))
+    assert [[table[fact] for fact in facts] for table in got] == [[table[fact] for fact in facts] for table in wanted]

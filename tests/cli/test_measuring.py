@@ -1,0 +1,113 @@
+"""From measuring to serving on the command line, with the real operator and a real Postgres."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from sqlalchemy import Engine, func, select
+from typer.testing import CliRunner
+
+from service.cli import app
+from service.domain.errors import InvalidInputFile, TooFewMeasurements
+from service.storage.rows import ComputeMeasurementRow
+
+SMALL = ["--hardware", "cpu-test", "--memory-gib", "0.03", "--ranks", "2"]
+
+
+@pytest.fixture
+def environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    given = {"DATABASE_URL": database_url, "SHARDWRIGHT_MODEL_STORE": str(tmp_path / "models")}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    return {**os.environ, **given}
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    tables = [
+        {"name": f"t{i}", "num_embeddings": 300 * (i + 1), "embedding_dim": 16, "pooling_factor": i / 4}
+        for i in range(6)
+    ]
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps({"tables": tables}))
+    return path
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_profile_train_export_seed_and_plan(environment: dict[str, str], pool: Path, tmp_path: Path) -> None:
+    assert environment
+    run("profile", *SMALL, "--tables", str(pool), "--samples", "80", "--exchanges", "10")
+    assert "cpu-test/compute/1" in run("train", "compute", "--hardware", "cpu-test", "--epochs", "5")
+    assert "cpu-test/communication/1" in run("train", "communication", "--hardware", "cpu-test")
+    assert "80 combinations and 10 exchanges" in run("db", "export", "--hardware", "cpu-test")
+    assert "0 of 80 combinations and 0 of 10 exchanges added" in run("db", "seed")
+
+    body = {
+        "tables": json.loads(pool.read_text())["tables"],
+        "devices": {"count": 2, "memory_bytes": 2**30, "hardware": "cpu-test"},
+        "global_batch_size": 2048,
+        "optimizer": "sgd",
+    }
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps(body))
+    answer = json.loads(run("plan", str(request)))
+    assert answer["models"] == {"compute": "cpu-test/compute/1", "communication": "cpu-test/communication/1"}
+    assert answer["max_cost_ms"] > 0
+    assert {shard["table"] for shard in answer["shards"]} == {t["name"] for t in body["tables"]}
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
+    environment: dict[str, str], pool: Path, engine: Engine
+) -> None:
+    command = [sys.executable, "-m", "service", "profile", *SMALL, "--tables", str(pool), "--kind", "compute"]
+
+    def stored() -> int:
+        with engine.connect() as connection:
+            return connection.scalar(select(func.count()).select_from(ComputeMeasurementRow)) or 0
+
+    process = subprocess.Popen([*command, "--samples", "100000"], env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while stored() < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "the same command goes on" in errors
+    kept = stored()
+    assert kept >= 3
+    output = run("profile", *SMALL, "--tables", str(pool), "--kind", "compute", "--samples", str(kept + 2))
+    assert f"2 measured, {kept} stored before" in output
+    assert stored() == kept + 2
+
+
+def test_training_on_nothing_says_what_to_do(environment: dict[str, str]) -> None:
+    assert environment
+    with pytest.raises(TooFewMeasurements, match="shardwright profile"):
+        run("train", "compute", "--hardware", "cpu-test")
+
+
+def test_seeding_from_a_store_without_measurements_fails_clearly(environment: dict[str, str]) -> None:
+    result = CliRunner().invoke(app, ["db", "seed"])
+    assert result.exit_code == 1
+    assert environment["SHARDWRIGHT_MODEL_STORE"] in result.stderr
+
+
+def test_tables_from_dlrm_writes_what_profile_and_plan_take(tmp_path: Path) -> None:
+    file, output = tmp_path / "batch.pt", tmp_path / "tables.json"
+    torch.save((torch.tensor([5, 5, 9]), torch.tensor([0, 2, 3]), torch.tensor([[2, 1]])), file)
+    assert json.loads(run("tables", "from-dlrm", str(file)))["tables"][0]["pooling_factor"] == 1.5
+    run("tables", "from-dlrm", str(file), "--embedding-dim", "64", "-o", str(output))
+    assert json.loads(output.read_text())["tables"][0]["embedding_dim"] == 64
+    with pytest.raises(InvalidInputFile, match=r"none\.pt"):
+        run("tables", "from-dlrm", str(tmp_path / "none.pt"))

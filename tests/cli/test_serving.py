@@ -1,0 +1,123 @@
+"""The command line: the same bodies as the API, answers on standard output, problems on standard error."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service import wiring
+from service.api.app import openapi_yaml
+from service.api.planning import Planning
+from service.cli import app
+from service.settings import Settings
+from tests.api.support import FACTORY, request, table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def fake_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = wiring.local_planning
+
+    def planning(settings: Settings) -> Planning:
+        return made(settings, FACTORY)
+
+    monkeypatch.setattr(wiring, "local_planning", planning)
+
+
+def _written(folder: Path, body: object) -> str:
+    path = folder / "request.json"
+    path.write_text(json.dumps(body))
+    return str(path)
+
+
+@pytest.mark.usefixtures("fake_models")
+def test_plan_prints_the_answer_unsaved(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", _written(tmp_path, request())])
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert (answer["saved"], answer["status"]) == (False, "complete")
+    assert len(answer["plan_id"]) == 32
+
+
+@pytest.mark.usefixtures("fake_models")
+def test_plan_reads_standard_input_and_prints_tables(tmp_path: Path) -> None:
+    body = request(tables=[table("wide [bold]", embedding_dim=128)], constraints={"max_shard_dim": 64})
+    result = CliRunner().invoke(app, ["plan", "-", "--pretty"], input=json.dumps(body))
+    assert result.exit_code == 0, result.output
+    for text in ("wide [bold]", "column_wise", "64:128", "backward", "fake/compute/1", "no reuse histogram"):
+        assert text in result.stdout
+
+
+@pytest.mark.usefixtures("fake_models")
+def test_estimate_prices_shards(tmp_path: Path) -> None:
+    shards = [{"table": "t0", "columns": [0, 64], "device": 1}]
+    body = request(tables=[table("t0")], shards=shards)
+    del body["algorithm"]
+    result = CliRunner().invoke(app, ["estimate", _written(tmp_path, body)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["devices"][1]["cost_ms"]["forward_compute"] > 0
+    assert CliRunner().invoke(app, ["estimate", _written(tmp_path, body), "--pretty"]).exit_code == 0
+
+
+@pytest.mark.usefixtures("fake_models")
+@pytest.mark.parametrize(
+    ("command", "body", "kind"),
+    [
+        ("plan", {"tables": []}, "invalid_request"),
+        ("plan", request(algorithm="auto"), "unsupported_algorithm"),
+        ("estimate", {"plan_id": "0" * 32}, "storage_unavailable"),
+    ],
+)
+def test_a_refusal_is_a_problem_on_standard_error(tmp_path: Path, command: str, body: object, kind: str) -> None:
+    result = CliRunner().invoke(app, [command, _written(tmp_path, body)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert json.loads(result.stderr)["type"] == f"urn:shardwright:problem:{kind}"
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", str(tmp_path / "none.json")])
+    assert result.exit_code == 1
+    assert result.stderr.strip().endswith("No such file or directory")
+
+
+def test_wrong_usage_exits_with_2() -> None:
+    assert CliRunner().invoke(app, ["plan"]).exit_code == 2
+    assert CliRunner().invoke(app, ["serve", "--port", "99999"]).exit_code == 2
+
+
+def test_a_wrong_setting_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_MAX_TABLES", "many")
+    result = CliRunner().invoke(app, ["plan", _written(tmp_path, request())])
+    assert result.exit_code == 1
+    assert "SHARDWRIGHT_MAX_TABLES" in result.stderr or "max_tables" in result.stderr
+
+
+def test_openapi_prints_the_document() -> None:
+    assert CliRunner().invoke(app, ["openapi"]).stdout == openapi_yaml()
+
+
+def test_the_schema_is_upgraded_and_checked(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    runner = CliRunner()
+    assert runner.invoke(app, ["db", "current"]).stdout.startswith("None (head: ")
+    assert runner.invoke(app, ["db", "check"]).exit_code == 1
+    assert runner.invoke(app, ["db", "upgrade"]).exit_code == 0
+    assert runner.invoke(app, ["db", "check"]).stdout == "ok\n"
+
+
+def test_an_unreachable_database_is_one_line() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "service", "db", "current"],
+        cwd=ROOT,
+        env={"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("shardwright: the database is not available")
+    assert len(ended.stderr.splitlines()) == 1
