@@ -1,0 +1,1 @@
+"""Commands behind every number that the project states."""

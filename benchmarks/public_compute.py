@@ -1,0 +1,57 @@
+"""The compute model's network on public measurements: error and rank correlation on a held-out fifth.
+
+Run: python -m benchmarks.public_compute [4proc|8proc ...]
+"""
+
+import sys
+import time
+
+import numpy as np
+
+from benchmarks import shared_data
+from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.cost_models.features import FEATURES_VERSION
+from service.training.compute_dataset import ComputeDataset, build_dataset
+from service.training.compute_evaluation import evaluate_compute
+from service.training.compute_trainer import ComputeTraining, train_compute
+from service.training.metrics import Metrics
+
+BATCH_SIZE = 65_536
+_SEED = 0
+_NOTHING_MEASURED = MeasuredDomain((0, 0), (0, 0), (0, 0), (0.0, 0.0), (), ())
+
+
+def public_dataset(name: str) -> ComputeDataset:
+    """All rows of ``cpu_compute_<name>``, with one cost: forward and backward together."""
+    tables = shared_data.pool()
+    rows = shared_data.measurements(f"cpu_compute_{name}")
+    combinations = [([tables[i].sliced(dim) for i, dim in row["tables"]], BATCH_SIZE) for row in rows]
+    return build_dataset(combinations, np.array([[row["cost_ms"]] for row in rows]))
+
+
+def evaluate_public(name: str, config: ComputeTraining) -> Metrics:
+    """Trains on 72%, chooses the epoch on 8%, reports on the other 20%."""
+    data = public_dataset(name)
+    order = np.random.default_rng(_SEED).permutation(len(data))
+    first, second = int(0.72 * len(data)), int(0.8 * len(data))
+    weights = train_compute(data.rows(order[:first]), data.rows(order[first:second]), config)
+    model = ComputeModel(f"public-{name}", weights, FEATURES_VERSION, _NOTHING_MEASURED)
+    return evaluate_compute(model, data.rows(order[second:]))["total"]
+
+
+def main() -> None:
+    """Prints a line for each set."""
+    if not shared_data.present():
+        sys.exit(f"skipped: the public data is not at {shared_data.SHARED}")
+    for name in sys.argv[1:] or ["4proc", "8proc"]:
+        started = time.perf_counter()
+        found = evaluate_public(name, ComputeTraining())
+        seconds = time.perf_counter() - started
+        print(
+            f"cpu_compute_{name}: held out {found.rows}, MAPE {found.mape:.1%}, median APE {found.median_ape:.1%}, "
+            f"tau {found.tau:.3f} (trained in {seconds:.0f} s)"
+        )
+
+
+if __name__ == "__main__":
+    main()
