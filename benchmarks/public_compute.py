@@ -18,7 +18,7 @@ from service.training.metrics import Metrics
 
 BATCH_SIZE = 65_536
 _SEED = 0
-_NOTHING_MEASURED = MeasuredDomain((0, 0), (0, 0), (0, 0), (0.0, 0.0), (), ())
+_NOTHING_MEASURED = MeasuredDomain((0, 0), (0, 0), (0, 0), (0.0, 0.0), (), (), ())
 
 
 def public_dataset(name: str) -> ComputeDataset:

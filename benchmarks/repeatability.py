@@ -1,10 +1,11 @@
-"""How far repeats of the same combination deviate: new processes, new index streams, interleaved.
+"""How far two repeats of the same combination differ: new processes, new index streams, interleaved.
 
 Run it alone on the machine: python -m benchmarks.repeatability [combinations] [repeats]
 """
 
 import multiprocessing as mp
 import sys
+from itertools import combinations as combinations_of
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def measure_all(combinations: int, repeat: int) -> list[float]:
 
 
 def main() -> None:
-    """Prints the mean and the largest deviation from a combination's mean over the repeats."""
+    """Prints how far two repeats of a combination differ, relative to their mean: on average, and at most."""
     combinations, repeats = (int(a) for a in (sys.argv[1:3] if len(sys.argv) > 2 else ("40", "4")))
     context = mp.get_context("spawn")
     runs = []
@@ -40,13 +41,16 @@ def main() -> None:
         with context.Pool(1) as pool:
             runs.append(pool.apply(measure_all, (combinations, repeat)))
     times = np.array(runs)
-    deviation = np.abs(times / times.mean(axis=0) - 1.0).mean(axis=0)
+    pairs = list(combinations_of(range(repeats), 2))
+    deviation = np.mean([np.abs(times[a] - times[b]) / (times[a] + times[b]) * 2 for a, b in pairs], axis=0)
     slow = times.mean(axis=0) >= LEAST_MS
     for name, chosen in ((f"{LEAST_MS:g} ms and more", slow), (f"under {LEAST_MS:g} ms", ~slow)):
         if chosen.any():
             found = deviation[chosen]
-            print(f"{name}: {chosen.sum()} combinations x {repeats}, mean deviation {found.mean():.1%}, "
-                  f"largest {found.max():.1%}")  # fmt: skip
+            print(
+                f"{name}: {chosen.sum()} combinations x {repeats}, two repeats differ by {found.mean():.1%} "
+                f"on average, by {found.max():.1%} at most"
+            )
 
 
 if __name__ == "__main__":
