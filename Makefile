@@ -1,12 +1,17 @@
 # make serve | test | test-all | check | format | setup
-PYTHON ?= python3.11
-EXTRA ?= cpu
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
+EXTRA = cpu
+# Further arguments for pip, for example an index that has CPU builds of torch.
+PIP_ARGS =
+PORT ?= 8000
+HOST = 127.0.0.1
+DATA_DIR = ./var
+
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-PORT ?= 8000
-HOST ?= 127.0.0.1
-DATA_DIR ?= ./var
+STAMP := $(VENV)/.installed-$(EXTRA)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
 .PHONY: setup serve test test-all check format
 
@@ -14,10 +19,12 @@ setup: $(STAMP)
 
 # torch first and by itself: a build that is on hand is taken before a range pulls in another.
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(grep -m1 '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),dev]'
-	touch $(STAMP)
+	@other=$$(ls $(VENV)/.installed-* 2>/dev/null | grep -v '\.installed-$(EXTRA)$$'); \
+	if [ -n "$$other" ]; then echo "$(VENV) was set up with another EXTRA ($$other): remove $(VENV) first" >&2; exit 1; fi
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) "$$(grep -m1 '^torch==' constraints.txt)"
+	$(PIP) -e '.[$(EXTRA),dev]'
+	touch $@
 
 serve: setup
 	$(BIN)/shardwright serve --host $(HOST) --port $(PORT) --data-dir $(DATA_DIR)

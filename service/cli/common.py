@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the embedded Postgres keeps its data [./var].")]
-ModelStoreRoot = Annotated[str | None, typer.Option(help="Where model versions are kept [./model_store].")]
+ModelStoreRoot = Annotated[
+    str | None, typer.Option(help="Where model versions are kept [the repository's model_store].")
+]
 Hardware = Annotated[str, typer.Option(help="Name of the hardware, as in requests.")]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import DataDir, Hardware, progress_bar, settings_with
+from service.cli.common import DataDir, fail, progress_bar, settings_with
 from service.domain.tables import DataType, Optimizer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ app = typer.Typer()
 
 @app.command()
 def profile(
-    hardware: Hardware = "cpu-fbgemm",
+    hardware: Annotated[str | None, typer.Option(help="Name to store them under; cpu-fbgemm for the cpu.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
     kind: Annotated[Kind, typer.Option(help="What to measure.")] = Kind.BOTH,
     tables: Annotated[Path | None, typer.Option(help="Pool of tables as JSON; a generated one without it.")] = None,
@@ -44,7 +44,8 @@ def profile(
 ) -> None:
     """Measure the operator and the collectives on this machine; run it alone.
 
-    Every measurement is stored as it is made: stop with Ctrl-C and run the same command again to go on.
+    Combinations are stored one by one as they are made, exchanges ten at a time: stop with Ctrl-C and run the same
+    command again to go on.
     """
     from service import wiring
     from service.profiling.campaign import Campaign, CampaignSettings
@@ -52,6 +53,10 @@ def profile(
     from service.storage import migrate
     from service.storage.measurements import MeasurementRepository
 
+    if hardware is None:
+        if device != "cpu":
+            fail(f"shardwright: --hardware: name what {device} is, for example --hardware a100")
+        hardware = "cpu-fbgemm"
     settings = CampaignSettings(hardware, seed, optimizer, data_type, int(memory_gib * 2**30))
     campaign = Campaign(read_pool(tables) if tables else generated_pool(), settings)
     with wiring.database(settings_with(data_dir=data_dir)) as engine:

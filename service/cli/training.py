@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from service.cli.common import DataDir, Hardware, ModelStoreRoot, progress_bar, settings_with
+from service.domain.tables import Optimizer
 
 app = typer.Typer(no_args_is_help=True, help="Train cost models on the stored measurements.")
 
@@ -13,6 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Train cost models on the stored me
 def compute(
     hardware: Hardware = "cpu-fbgemm",
     seed: Annotated[int, typer.Option(help="Seed of the initial weights and the order of batches.")] = 0,
+    optimizer: Annotated[Optimizer, typer.Option(help="Whose measurements to train on.")] = Optimizer.SGD,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training part.")] = 150,
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
@@ -38,6 +40,7 @@ def compute(
             ModelStore(settings.model_store),
             ComputeTraining(seed=seed, epochs=epochs),
             datetime.now(UTC),
+            optimizer,
             lambda epoch, mape: bar.update(task, completed=epoch + 1),
         )
     grid = Table("held out", "rows", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau")

@@ -20,8 +20,9 @@ class Line:
 class CommunicationModel:
     """Prices all-to-all exchanges by two measured lines; implements ``CommunicationCostModel``."""
 
-    def __init__(self, version: str, forward: Line, backward: Line) -> None:
+    def __init__(self, version: str, forward: Line, backward: Line, measured_ranks: tuple[int, ...]) -> None:
         self._version = version
+        self._measured_ranks = measured_ranks
         self._forward = forward
         self._backward = backward
 
@@ -37,6 +38,13 @@ class CommunicationModel:
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return _price(self._backward, widths, batch_size)
+
+    def assumptions(self, devices: int) -> list[str]:
+        """What the prices rest on for this many devices."""
+        if devices == 1 or devices in self._measured_ranks:
+            return []
+        measured = ", ".join(map(str, self._measured_ranks))
+        return [f"exchanges were measured on {measured} devices: those of {devices} are priced by their bytes"]
 
 
 def exchanged_bytes(widths: Floats, batch_size: int) -> Floats:

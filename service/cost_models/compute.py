@@ -43,6 +43,7 @@ class MeasuredDomain:
         pooling_factors: smallest and largest pooling factor.
         optimizers: optimizers measured.
         data_types: precisions measured.
+        pooling_modes: ways of combining rows measured.
     """
 
     batch_sizes: tuple[int, int]
@@ -51,6 +52,7 @@ class MeasuredDomain:
     pooling_factors: tuple[float, float]
     optimizers: tuple[str, ...]
     data_types: tuple[str, ...]
+    pooling_modes: tuple[str, ...]
 
 
 WEIGHT_SHAPES = {
@@ -74,7 +76,8 @@ class ComputeModel:
     def __init__(self, version: str, weights: Arrays, features_version: int, measured: MeasuredDomain) -> None:
         check_weights(version, weights, features_version)
         self._version = version
-        self._w = weights
+        # In double precision, so that the shape of a batch moves no result by as much as a search can see.
+        self._w = {name: array.astype(np.float64) for name, array in weights.items()}
         self._measured = measured
 
     @property
@@ -97,13 +100,13 @@ class ComputeModel:
     def head(self, sums: Embeddings) -> Floats:
         """Costs in milliseconds for sums of embeddings; [..., H] -> [..., K]."""
         w = self._w
-        log_sums = np.log(np.maximum(sums, np.float32(EMPTY)))
+        log_sums = np.log(np.maximum(sums.astype(np.float64), EMPTY))
         hidden = np.maximum(log_sums @ w["head.0.weight"].T + w["head.0.bias"], 0)
         raw = hidden @ w["head.2.weight"].T + w["head.2.bias"]
         costs = len(w["head.2.bias"])
         log_cost = log_sums[..., :costs] + CORRECTION_LIMIT * np.tanh(raw / CORRECTION_LIMIT)
         empty = sums[..., :1] < EMPTY
-        return np.where(empty, 0.0, np.exp(log_cost.astype(np.float64)))
+        return np.where(empty, 0.0, np.exp(log_cost))
 
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         """What the prediction rests on besides the request."""
@@ -177,6 +180,11 @@ def _unmeasured(measured: MeasuredDomain, tables: Sequence[Table], optimizer: Op
         said.append(
             f"compute was measured with {', '.join(measured.data_types)}: other precisions of {_listed(names)} are "
             "priced by the bytes of their rows"
+        )
+    names = [t.name for t in tables if t.pooling_mode.value not in measured.pooling_modes]
+    if names:
+        said.append(
+            f"compute was measured with {', '.join(measured.pooling_modes)} pooling: so is {_listed(names)} priced"
         )
     return said
 

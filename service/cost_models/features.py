@@ -38,23 +38,8 @@ def table_features(tables: Sequence[Table], batch_size: int) -> Embeddings:
     Lines are 64-byte cache lines: a row narrower than one costs about as much as a full one, which is why cuts are
     not free. The reuse histogram is converted to ``batch_size`` first.
     """
-    rows = [_features(table, batch_size) for table in (_nameless(table) for table in tables)]
+    rows = [_features(table.nameless(), batch_size) for table in tables]
     return np.array(rows, dtype=np.float32).reshape(len(tables), len(FEATURE_NAMES))
-
-
-def _nameless(table: Table) -> Table:
-    """The table without its name, so that equal configurations share a cache entry."""
-    return Table(
-        "",
-        table.num_embeddings,
-        table.embedding_dim,
-        table.pooling_factor,
-        table.num_features,
-        table.pooling_mode,
-        table.data_type,
-        table.distinct_rows,
-        table.reuse_histogram,
-    )
 
 
 @lru_cache(maxsize=65536)

@@ -1,5 +1,6 @@
 """How many ids of a batch occur how often: the law inside a histogram's bins, and whole counts drawn from it."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +16,9 @@ DEFAULT_EXPONENT = 2.0
 """Exponent inside a bin that has no neighbour in use: the tail of a Zipf law of exponent 1."""
 
 _STEEPEST = 8.0
+_WIDEST_SHIFT = 16.0
+_MOST_STEPS = 60
+_CLOSE_ENOUGH = 1e-6
 
 BIN_LOW = np.array([1, *(2 ** (i - 1) + 1 for i in range(1, HISTOGRAM_BINS))], dtype=np.int64)
 """[17] smallest count of each bin."""
@@ -187,11 +191,22 @@ def _mean_counts(exponents: Floats) -> Floats:
 
 def _solve_shift(fractions: Floats, slopes: Floats, mean: float) -> float:
     """Shift of all slopes whose mean count is ``mean``; the nearer end of [-16, 16] where none is."""
-    low, high = -16.0, 16.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        if float(fractions @ _mean_counts(slopes + middle)) > mean:
-            low = middle
+
+    def excess(shift: float) -> float:
+        return math.log(float(fractions @ _mean_counts(slopes + shift)) / mean)
+
+    low, high = -_WIDEST_SHIFT, _WIDEST_SHIFT
+    above, below = excess(low), excess(high)
+    if above <= 0 or below >= 0:
+        return low if above <= 0 else high
+    for _ in range(_MOST_STEPS):
+        # False position, with the Illinois rule against an end that stays.
+        middle = low + (high - low) * above / (above - below)
+        found = excess(middle)
+        if abs(found) < _CLOSE_ENOUGH:
+            break
+        if found > 0:
+            low, above, below = middle, found, below / 2
         else:
-            high = middle
-    return (low + high) / 2
+            high, below, above = middle, found, above / 2
+    return middle

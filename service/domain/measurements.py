@@ -52,11 +52,6 @@ class ComputeMeasurement:
     measured_at: datetime
 
     @property
-    def total_ms(self) -> float:
-        """Forward and backward together, milliseconds."""
-        return self.forward_ms + self.backward_ms
-
-    @property
     def split(self) -> Split:
         """Part that this combination belongs to: 80% train, 10% validation, 10% test.
 

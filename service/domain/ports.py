@@ -54,6 +54,9 @@ class CommunicationCostModel(Protocol):
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; output widths of D devices [..., D] -> [..., D]."""
 
+    def assumptions(self, devices: int) -> list[str]:
+        """Sentences that say what the model had to assume about this many devices."""
+
 
 @dataclass(frozen=True, slots=True)
 class CostModels:
@@ -128,7 +131,10 @@ class PlanStore(Protocol):
         """
 
     def put(self, plan: StoredPlan) -> StoredPlan:
-        """Stores a plan durably and returns the one stored under its id, which is the first that was put there.
+        """Stores a plan durably and returns the one stored under its id.
+
+        That is the first that was put there; but one whose answer's ``status`` is ``cut_short`` gives way to one that
+        is ``complete`` or costs less.
 
         Raises:
             StorageUnavailable: the database cannot be reached.

@@ -40,6 +40,7 @@ _FEW_IDS = 400
 _FREQUENT = 4
 _WHOLE_IDS = 2000
 _ROUNDING = 1e-9
+_EXPONENT_STEPS = 12
 
 
 class ReuseBasis(StrEnum):
@@ -56,14 +57,12 @@ class ReuseProfile:
     """Reuse of a table's ids in one batch.
 
     Attributes:
-        batch_size: samples in the batch.
         lookups: lookups in the batch.
         distinct: expected distinct ids in the batch.
         fractions: [17] fractions of the distinct ids by count; all 0 without lookups.
         basis: where it comes from.
     """
 
-    batch_size: int
     lookups: int
     distinct: float
     fractions: Array
@@ -77,16 +76,16 @@ def reuse_profile(table: Table, batch_size: int) -> ReuseProfile:
     """
     lookups = table.lookups(batch_size)
     if lookups == 0:
-        return ReuseProfile(batch_size, 0, 0.0, np.zeros(HISTOGRAM_BINS), ReuseBasis.MEASURED)
+        return ReuseProfile(0, 0.0, np.zeros(HISTOGRAM_BINS), ReuseBasis.MEASURED)
     histogram = table.reuse_histogram
     if histogram is None or sum(histogram.fractions) == 0.0:
         distinct, fractions = _zipf_profile(table.num_embeddings, lookups, table.distinct_rows)
-        return ReuseProfile(batch_size, lookups, distinct, np.array(fractions), ReuseBasis.ASSUMED)
-    base = table.lookups(histogram.batch_size)
+        return ReuseProfile(lookups, distinct, np.array(fractions), ReuseBasis.ASSUMED)
+    base = max(1, table.lookups(histogram.batch_size))
     distinct, fractions, basis = _converted(
         histogram.fractions, table.num_embeddings, base, table.distinct_rows, histogram.batch_size, batch_size
     )
-    return ReuseProfile(batch_size, lookups, distinct, np.array(fractions), basis)
+    return ReuseProfile(lookups, distinct, np.array(fractions), basis)
 
 
 def reuse_fault(table: Table) -> str | None:
@@ -113,7 +112,7 @@ def _converted(
     fractions: tuple[float, ...], rows: int, base: int, known: float | None, measured_batch: int, batch: int
 ) -> tuple[float, tuple[float, ...], ReuseBasis]:
     shares = np.array(fractions) / sum(fractions)
-    distinct = _distinct(shares, rows, max(base, 1), known)
+    distinct = _distinct(shares, rows, base, known)
     if batch == measured_batch:
         return distinct, tuple(shares), ReuseBasis.MEASURED
     if batch > measured_batch:
@@ -238,10 +237,12 @@ def _zipf_profile(rows: int, lookups: int, known: float | None) -> tuple[float, 
     exponent = DEFAULT_ZIPF_EXPONENT
     if known is not None:
         low, high = 0.0, 4.0
-        for _ in range(24):
+        for _ in range(_EXPONENT_STEPS):
             exponent = (low + high) / 2
             low, high = (exponent, high) if zipf_bins(rows, lookups, exponent)[0] > known else (low, exponent)
     distinct, by_bin = zipf_bins(rows, lookups, exponent)
+    if known is not None:
+        distinct = min(max(known, 1.0), float(min(rows, lookups)))
     return distinct, tuple(by_bin / by_bin.sum())
 
 

@@ -101,6 +101,10 @@ class Table:
         """Lookups in one batch of ``batch_size`` samples, rounded to a whole number."""
         return round(self.pooling_factor * batch_size)
 
+    def nameless(self) -> "Table":
+        """The same table without its name: equal for equal configurations."""
+        return replace(self, name="")
+
     def sliced(self, width: int) -> "Table":
         """The same table with ``width`` columns."""
         return replace(self, embedding_dim=width)

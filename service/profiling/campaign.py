@@ -12,7 +12,7 @@ from service.domain.measurements import ComputeMeasurement, configuration_conten
 from service.domain.plan import content_hash
 from service.domain.ports import MeasurementStore
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.compute_bench import ComputeBench, needed_bytes
+from service.profiling.compute_bench import BENCH_VERSION, ComputeBench, needed_bytes
 
 DIMS = (4, 8, 16, 32, 64, 128)
 """Dims that NeuroShard augments its pool with."""
@@ -155,6 +155,8 @@ class Campaign:
 
     def _name(self) -> str:
         content = {
+            "bench": BENCH_VERSION,
+            "draws": [DIMS, sorted(BATCH_SIZES.items()), MAX_TABLES, _UNUSUAL_WIDTH_SHARE],
             "pool": [configuration_content(table) for table in self._pool],
             "hardware": self.settings.hardware,
             "seed": self.settings.seed,

@@ -66,8 +66,16 @@ def _rank_main(
     backend = "nccl" if device.startswith("cuda") else "gloo"
     place = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = f"file://{folder}/rendezvous"
-    dist.init_process_group(backend, init_method=store, rank=rank, world_size=world, timeout=_COLLECTIVE_TIMEOUT)
+    if backend == "nccl":
+        torch.cuda.set_device(place)
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=world,
+        timeout=_COLLECTIVE_TIMEOUT,
+        device_id=place if backend == "nccl" else None,
+    )
     try:
         times = [_time_exchange(rank, exchange, place, warmup, repeats) for exchange in exchanges]
         torch.save(torch.tensor(times), Path(folder, f"{rank}.pt"))

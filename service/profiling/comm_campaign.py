@@ -11,7 +11,7 @@ from service.domain.measurements import CommunicationMeasurement
 from service.domain.ports import MeasurementStore
 from service.profiling.campaign import BATCH_SIZES
 from service.profiling.comm_bench import Exchange, ExchangeTiming, measure_exchanges
-from service.profiling.compute_bench import processor_name
+from service.profiling.compute_bench import device_name
 
 REPEATS = 9
 _MAX_RANK_BYTES = 128 * 2**20
@@ -52,17 +52,20 @@ class CommunicationCampaign:
             MeasurementRefused: a rank failed; what was measured before it is stored.
         """
         stored = {m.index for m in store.communication(self.hardware) if m.campaign == self.name}
+        name = device_name(torch.device(device))
         missing = [index for index in range(samples) if index not in stored]
         for start in range(0, len(missing), _IN_ONE_RUN):
             chosen = missing[start : start + _IN_ONE_RUN]
             exchanges = [self.exchange(index) for index in chosen]
             timings = measure_exchanges(exchanges, device, repeats=REPEATS)
             for index, exchange, timing in zip(chosen, exchanges, timings, strict=True):
-                store.add_communication(self._measurement(index, exchange, timing))
+                store.add_communication(self._measurement(index, exchange, timing, name))
             report(start + len(chosen))
         return len(missing)
 
-    def _measurement(self, index: int, exchange: Exchange, timing: ExchangeTiming) -> CommunicationMeasurement:
+    def _measurement(
+        self, index: int, exchange: Exchange, timing: ExchangeTiming, device: str
+    ) -> CommunicationMeasurement:
         return CommunicationMeasurement(
             campaign=self.name,
             index=index,
@@ -74,7 +77,7 @@ class CommunicationCampaign:
             repeats=REPEATS,
             environment={
                 "torch": torch.__version__,
-                "device": processor_name(),
+                "device": device,
                 "python": platform.python_version(),
             },
             measured_at=datetime.now(UTC),

@@ -5,11 +5,11 @@ the backward pass, as training runs it.
 """
 
 import ctypes
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TypeVar
 
 import fbgemm_gpu
@@ -27,6 +27,9 @@ from service.domain.errors import MeasurementRefused
 from service.domain.memory import buffer_bytes, optimizer_bytes
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.workload import index_stream
+
+BENCH_VERSION = 1
+"""Raised when a change here makes times that must not be mixed with earlier ones."""
 
 _PRECISION = {DataType.FP32: SparseType.FP32, DataType.FP16: SparseType.FP16, DataType.BF16: SparseType.BF16}
 _TORCH_TYPE = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
@@ -75,8 +78,8 @@ class BenchSettings:
 
     Attributes:
         device: ``cpu`` or ``cuda`` (or ``cuda:1``).
-        memory_bytes: most that one combination may take in all; on the CPU its weights live in an arena of this
-            size that is touched once and reused.
+        memory_bytes: most that one combination may take in all; on the CPU its weights live in an arena whose pages
+            are touched once and reused.
         warmup: untimed repeats.
         repeats: timed repeats.
         budget_s: stop repeating after this long, once ``least_repeats`` are done.
@@ -95,11 +98,15 @@ class ComputeBench:
     """Measures combinations one after the other; one torch thread, so a CPU device is one thread.
 
     Caches are displaced before every timed phase, since in training the dense part runs in between.
+
+    Raises:
+        MeasurementRefused: the device does not have the memory that the settings allow.
     """
 
     def __init__(self, settings: BenchSettings) -> None:
         self.settings = settings
         torch.set_num_threads(1)
+        _check_free_memory(torch.device(settings.device), settings.memory_bytes)
         self._device = torch.device(settings.device)
         self._arena = _Arena(settings.memory_bytes) if self._device.type == "cpu" else None
         self._flush = torch.zeros(_FLUSH_BYTES // 4, device=self._device)
@@ -126,12 +133,17 @@ class ComputeBench:
             backward_ms, _ = _timed(self._device, lambda: torch.autograd.backward(output, gradient))
             return forward_ms, backward_ms
 
-        return self._repeat(step)
+        try:
+            return self._repeat(step)
+        except torch.cuda.OutOfMemoryError as error:
+            raise MeasurementRefused(f"the device ran out of memory: {error}") from error
 
     def refuse(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> None:
         """Raises MeasurementRefused where ``measure`` would."""
         if len({t.data_type for t in tables}) != 1:
             raise MeasurementRefused("the tables of one operator must have one data_type: measure them apart")
+        if len({t.pooling_mode for t in tables}) != 1:
+            raise MeasurementRefused("the tables of one operator must have one pooling_mode: measure them apart")
         if self._device.type == "cpu":
             if optimizer is Optimizer.ADAM:
                 raise MeasurementRefused(_ON_CPU_ONLY.format(what="adam", instead="adagrad"))
@@ -148,11 +160,11 @@ class ComputeBench:
 
     def environment(self) -> dict[str, str]:
         """Versions and names that a measurement depends on."""
-        on_gpu = self._device.type == "cuda"
         return {
             "torch": torch.__version__,
-            "fbgemm_gpu": getattr(fbgemm_gpu, "__version__", version("fbgemm-gpu-cpu")),
-            "device": torch.cuda.get_device_name(self._device) if on_gpu else processor_name(),
+            "fbgemm_gpu": fbgemm_gpu.__version__,
+            "bench": str(BENCH_VERSION),
+            "device": device_name(self._device),
             "python": platform.python_version(),
         }
 
@@ -194,14 +206,15 @@ class _Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self._weights = torch.empty(size_bytes // 4, dtype=torch.float32)
-        self._filled: DataType | None = None
+        self._holds: DataType | None = None
+        self._filled = 0
         self._state = torch.zeros(0)
 
     def buffers(self, tables: Sequence[Table], optimizer: Optimizer) -> dict[str, torch.Tensor]:
         """FBGEMM's host buffers for these tables, views of the arena."""
         data_type = tables[0].data_type
-        self._fill(data_type)
         elements = sum(t.num_embeddings * t.embedding_dim for t in tables)
+        self._fill(data_type, elements)
         buffers = {"weights": self._weights.view(_TORCH_TYPE[data_type])[:elements]}
         state = sum(optimizer_bytes(t, optimizer) for t in tables) // 4
         if state:
@@ -210,16 +223,16 @@ class _Arena:
             buffers["momentum1"] = self._state[:state]
         return buffers
 
-    def _fill(self, data_type: DataType) -> None:
-        """Small normal numbers in the precision measured: other bit patterns hold denormals and NaN."""
-        if self._filled is data_type:
-            return
+    def _fill(self, data_type: DataType, elements: int) -> None:
+        """Small numbers in the precision measured, as far as needed: other bit patterns hold denormals and NaN."""
+        if self._holds is not data_type:
+            self._holds, self._filled = data_type, 0
         values = self._weights.view(_TORCH_TYPE[data_type])
-        pattern = torch.empty(min(_FILL_CHUNK, values.numel())).uniform_(0.01, 0.02).to(values.dtype)
-        for start in range(0, values.numel(), _FILL_CHUNK):
-            part = values[start : start + _FILL_CHUNK]
+        pattern = torch.empty(_FILL_CHUNK).uniform_(0.01, 0.02).to(values.dtype) if elements > self._filled else None
+        while pattern is not None and self._filled < elements:
+            part = values[self._filled : self._filled + _FILL_CHUNK]
             part.copy_(pattern[: part.numel()])
-        self._filled = data_type
+            self._filled += part.numel()
 
 
 def needed_bytes(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> int:
@@ -227,7 +240,12 @@ def needed_bytes(tables: Sequence[Table], batch_size: int, optimizer: Optimizer)
     return sum(t.weight_bytes + optimizer_bytes(t, optimizer) + buffer_bytes(t, batch_size) for t in tables)
 
 
-def processor_name() -> str:
+def device_name(device: torch.device) -> str:
+    """What one device of a measurement is: a GPU by its name, or a thread of a processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor_name()}, 1 thread"
+
+
+def _processor_name() -> str:
     """Model of this machine's processor, as precise as the system tells."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
@@ -235,6 +253,26 @@ def processor_name() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def _check_free_memory(device: torch.device, wanted: int) -> None:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_host_bytes()
+    if wanted > free:
+        raise MeasurementRefused(
+            f"measuring may take {wanted / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free: allow less",
+            needed_bytes=wanted,
+            limit_bytes=free,
+        )
+
+
+def _available_host_bytes() -> int:
+    """MemAvailable of Linux; all free pages elsewhere."""
+    try:
+        with open("/proc/meminfo", encoding="utf-8") as lines:
+            found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    except OSError:
+        found = []
+    return int(found[0]) * 1024 if found else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _keep_freed_memory() -> None:

@@ -7,7 +7,6 @@ a hash of itself: no pickle is ever loaded, and a damaged file is refused by nam
 import hashlib
 import json
 import posixpath
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +44,12 @@ class Version:
     def __str__(self) -> str:
         return f"{self.hardware}/{self.model}/{self.number}"
 
+    @classmethod
+    def parse(cls, name: str) -> "Version":
+        """The version of a name ``<hardware>/<model>/<number>``; ValueError for any other text."""
+        hardware, model, number = name.split("/")
+        return cls(hardware, model, int(number))
+
 
 class ModelStore:
     """Reads and writes model versions under one root."""
@@ -60,11 +65,19 @@ class ModelStore:
 
     def latest(self, hardware: str, model: str) -> Version | None:
         """The newest version of a model, or None."""
-        numbers = [int(name) for name in self._children(self._path(hardware, model)) if name.isdigit()]
-        return Version(hardware, model, max(numbers)) if numbers else None
+        numbers = self._numbers(hardware, model)
+        whole = (
+            n for n in sorted(numbers, reverse=True) if self._fs.exists(self._path(hardware, model, str(n), _MANIFEST))
+        )
+        found = next(whole, None)
+        return Version(hardware, model, found) if found else None
 
-    def cost_models(self, hardware: str) -> CostModels:
-        """The newest cost models of a hardware.
+    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> CostModels:
+        """The cost models of a hardware.
+
+        Args:
+            hardware: what they price.
+            versions: name of the version of each kind, as in ``CostModels.versions``; the newest ones without it.
 
         Raises:
             UnknownHardware: there are none; ``data['known']`` names the hardware that has them.
@@ -75,8 +88,10 @@ class ModelStore:
             raise UnknownHardware(
                 f"no cost models for hardware {hardware!r}; known: {', '.join(known) or 'none'}", known=known
             )
-        compute = self.latest(hardware, COMPUTE)
-        communication = self.latest(hardware, COMMUNICATION)
+        compute, communication = (
+            Version.parse(versions[kind]) if versions else self.latest(hardware, kind)
+            for kind in (COMPUTE, COMMUNICATION)
+        )
         if compute is None or communication is None:
             raise DamagedArtifact(f"a model version of {hardware} vanished while it was being read")
         return CostModels(self.compute_model(compute), self.communication_model(communication))
@@ -93,12 +108,13 @@ class ModelStore:
 
     def communication_model(self, version: Version) -> CommunicationModel:
         """Loads a communication model; raises DamagedArtifact where its files are not what was written."""
-        _, weights = self.read(version)
+        manifest, weights = self.read(version)
         try:
             lines = [Line(*(float(v) for v in weights[name])) for name in ("forward", "backward")]
-        except (KeyError, TypeError) as error:
-            raise DamagedArtifact(f"{version}: the weights are not those of a communication model") from error
-        return CommunicationModel(str(version), *lines)
+            ranks = tuple(int(r) for r in manifest["data"]["ranks"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedArtifact(f"{version}: the files are not those of a communication model") from error
+        return CommunicationModel(str(version), lines[0], lines[1], ranks)
 
     def measurement_file(self, hardware: str) -> str:
         """Where the measurements behind a hardware's versions are kept; a path for fsspec."""
@@ -136,27 +152,40 @@ class ModelStore:
             weights: arrays by name.
             facts: what the manifest says besides format, name and hashes; JSON-like.
         """
-        newest = self.latest(hardware, model)
-        version = Version(hardware, model, newest.number + 1 if newest else 1)
         raw = save({name: np.ascontiguousarray(array, dtype=np.float32) for name, array in weights.items()})
-        manifest = {
-            "format": FORMAT,
-            "version": str(version),
-            **facts,
-            "weights_sha256": hashlib.sha256(raw).hexdigest(),
-        }
-        manifest["manifest_hash"] = content_hash(manifest)
-        target = self._path(hardware, model, str(version.number))
-        staging = self._path(hardware, model, f".staging-{uuid.uuid4().hex}")
-        self._fs.makedirs(staging, exist_ok=False)
-        self._fs.pipe_file(posixpath.join(staging, _WEIGHTS), raw)
-        self._fs.pipe_file(posixpath.join(staging, _MANIFEST), json.dumps(manifest, indent=1).encode() + b"\n")
-        self._fs.mv(staging, target, recursive=True)
+        facts = {**facts, "weights_sha256": hashlib.sha256(raw).hexdigest()}
+        content_hash(facts)  # What JSON cannot hold is refused before anything is written.
+        version = self._claim(hardware, model)
+        try:
+            manifest = {"format": FORMAT, "version": str(version), **facts}
+            manifest["manifest_hash"] = content_hash(manifest)
+            folder = self._path(hardware, model, str(version.number))
+            self._fs.pipe_file(posixpath.join(folder, _WEIGHTS), raw)
+            # The manifest comes last and in one step: a version without one is none.
+            unfinished = posixpath.join(folder, f".{_MANIFEST}")
+            self._fs.pipe_file(unfinished, json.dumps(manifest, indent=1).encode() + b"\n")
+            self._fs.mv(unfinished, posixpath.join(folder, _MANIFEST))
+        except BaseException:
+            self._fs.rm(self._path(hardware, model, str(version.number)), recursive=True)
+            raise
         return version
+
+    def _claim(self, hardware: str, model: str) -> Version:
+        """The next number, its folder made: two writers never share one."""
+        while True:
+            number = max(self._numbers(hardware, model), default=0) + 1
+            try:
+                self._fs.makedirs(self._path(hardware, model, str(number)), exist_ok=False)
+            except FileExistsError:
+                continue
+            return Version(hardware, model, number)
+
+    def _numbers(self, hardware: str, model: str) -> list[int]:
+        return [int(name) for name in self._children(self._path(hardware, model)) if name.isdecimal()]
 
     def _manifest(self, version: Version) -> dict[str, Any]:
         try:
-            manifest = json.loads(self._bytes(version, _MANIFEST))
+            manifest = json.loads(self._bytes(version, _MANIFEST), parse_constant=_refuse_constant)
         except ValueError as error:
             raise DamagedArtifact(f"{version}: {_MANIFEST} is not JSON: {error}") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -180,6 +209,10 @@ class ModelStore:
 
     def _path(self, *parts: str) -> str:
         return posixpath.join(self._root, *parts)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

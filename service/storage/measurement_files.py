@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import fsspec
+from fsspec.core import url_to_fs
 
 from service.domain.errors import DamagedArtifact
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, configuration_content
@@ -54,8 +55,10 @@ def write_measurements(
     # mtime 0: the same measurements make the same file.
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed:
         packed.write(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
-    with fsspec.open(path, "wb", auto_mkdir=True) as file:
-        file.write(buffer.getvalue())
+    files, target = url_to_fs(path, auto_mkdir=True)
+    unfinished = f"{target}.unfinished"
+    files.pipe_file(unfinished, buffer.getvalue())
+    files.mv(unfinished, target)
 
 
 def read_measurements(path: str) -> tuple[list[ComputeMeasurement], list[CommunicationMeasurement]]:

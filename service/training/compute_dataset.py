@@ -1,7 +1,7 @@
 """Combinations of tables and their measured costs, as arrays to train on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +40,14 @@ def build_dataset(combinations: Sequence[tuple[Sequence[Table], int]], costs: ND
     position: dict[tuple[Table, int], int] = {}
     for tables, batch_size in combinations:
         for table in tables:
-            position.setdefault((replace(table, name=""), batch_size), len(position))
+            position.setdefault((table.nameless(), batch_size), len(position))
     features = np.zeros((len(position) + 1, len(FEATURE_NAMES)), dtype=np.float32)
     for (table, batch_size), i in position.items():
         features[i] = table_features([table], batch_size)[0]
     longest = max(len(tables) for tables, _ in combinations)
     members = np.full((len(combinations), longest), len(position), dtype=np.int64)
     for n, (tables, batch_size) in enumerate(combinations):
-        members[n, : len(tables)] = [position[(replace(t, name=""), batch_size)] for t in tables]
+        members[n, : len(tables)] = [position[(t.nameless(), batch_size)] for t in tables]
     return ComputeDataset(features, members, costs)
 
 
@@ -72,6 +72,7 @@ def measured_domain(measurements: Sequence[ComputeMeasurement]) -> MeasuredDomai
         pooling_factors=(min(pooling), max(pooling)),
         optimizers=tuple(sorted({m.optimizer.value for m in measurements})),
         data_types=tuple(sorted({t.data_type.value for t in tables})),
+        pooling_modes=tuple(sorted({t.pooling_mode.value for t in tables})),
     )
 
 

@@ -15,6 +15,7 @@ from service.training.compute_dataset import ComputeDataset
 
 Weights = dict[str, NDArray[np.float32]]
 
+_CONSTANT = 1e-3
 _TYPICAL_TABLES = 2.0  # log of about 7, the mean number of tables in a combination.
 
 
@@ -116,7 +117,9 @@ def train_compute(
 def _network(train: ComputeDataset, config: ComputeTraining) -> ComputeNetwork:
     seen = train.features[np.unique(train.members[train.members < len(train.features) - 1])]
     mean = torch.from_numpy(seen.mean(axis=0))
-    scale = torch.from_numpy(seen.std(axis=0)).clamp(min=1e-3)
+    deviation = torch.from_numpy(seen.std(axis=0))
+    # A feature that never varied has learnt no weight: left as it is, it cannot explode when it varies in service.
+    scale = torch.where(deviation < _CONSTANT, torch.ones_like(deviation), deviation)
     log_costs = torch.from_numpy(np.log(train.costs).mean(axis=0)).float()
     return ComputeNetwork(config, mean, scale, log_costs)
 

@@ -28,8 +28,8 @@ class Metrics:
     tau: float
 
     def as_dict(self) -> dict[str, float]:
-        """Plain numbers, for a manifest."""
-        return {name: round(float(value), 5) for name, value in asdict(self).items()}
+        """Rounded numbers, for a manifest."""
+        return {name: round(value, 5) for name, value in asdict(self).items()}
 
 
 def metrics(predicted: Values, measured: Values) -> Metrics:

@@ -13,6 +13,7 @@ from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split
 from service.domain.ports import MeasurementStore, ModelWriter
+from service.domain.tables import Optimizer
 from service.training.communication_trainer import fit_lines, line_error
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
 from service.training.compute_evaluation import evaluate_compute
@@ -20,7 +21,10 @@ from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.metrics import Metrics
 
 LEAST_COMPUTE = 50
-"""Fewest compute measurements that each part of the split needs a share of."""
+"""Fewest compute measurements to train on."""
+
+LEAST_IN_PART = 5
+"""Fewest of them in each part of the split."""
 
 LEAST_COMMUNICATION = 10
 """Fewest exchanges that a line is fitted to."""
@@ -41,16 +45,18 @@ def train_compute_version(
     models: ModelWriter,
     config: ComputeTraining,
     now: datetime,
+    optimizer: Optimizer = Optimizer.SGD,
     report: Callable[[int, float], None] = lambda epoch, mape: None,
 ) -> TrainedVersion:
     """Trains the compute model of a hardware and writes the next version.
 
-    Trains on the train part, chooses the epoch on the validation part and reports on the frozen test part.
+    The features do not tell optimizers apart, so one model is of one optimizer's measurements. Trains on the train
+    part, chooses the epoch on the validation part and reports on the frozen test part.
 
     Raises:
-        TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or a part is empty.
+        TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part.
     """
-    rows = measurements.compute(hardware)
+    rows = [row for row in measurements.compute(hardware) if row.optimizer is optimizer]
     parts = _parts(hardware, rows)
     weights = train_compute(
         measurements_dataset(parts[Split.TRAIN]), measurements_dataset(parts[Split.VALIDATION]), config, report
@@ -104,10 +110,10 @@ def _parts(hardware: str, rows: Sequence[ComputeMeasurement]) -> dict[Split, lis
     parts: dict[Split, list[ComputeMeasurement]] = {split: [] for split in Split}
     for row in rows:
         parts[row.split].append(row)
-    if len(rows) < LEAST_COMPUTE or not all(parts.values()):
+    if len(rows) < LEAST_COMPUTE or min(map(len, parts.values())) < LEAST_IN_PART:
         raise TooFewMeasurements(
-            f"{len(rows)} combinations of {hardware} are stored, {LEAST_COMPUTE} with some in every part are needed: "
-            "run `shardwright profile` or `shardwright db seed`"
+            f"{len(rows)} combinations of {hardware} are stored for this optimizer, {LEAST_COMPUTE} with "
+            f"{LEAST_IN_PART} in every part are needed: run `shardwright profile` or `shardwright db seed`"
         )
     return parts
 

@@ -45,13 +45,21 @@ def run(*arguments: str) -> str:
     return result.stdout
 
 
-def test_profile_train_export_seed_and_plan(environment: dict[str, str], pool: Path, tmp_path: Path) -> None:
+def test_profile_train_export_seed_and_plan(
+    environment: dict[str, str],
+    empty_database_url: str,
+    pool: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert environment
     run("profile", *SMALL, "--tables", str(pool), "--samples", "80", "--exchanges", "10")
     assert "cpu-test/compute/1" in run("train", "compute", "--hardware", "cpu-test", "--epochs", "5")
     assert "cpu-test/communication/1" in run("train", "communication", "--hardware", "cpu-test")
     assert "80 combinations and 10 exchanges" in run("db", "export", "--hardware", "cpu-test")
     assert "0 of 80 combinations and 0 of 10 exchanges added" in run("db", "seed")
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    assert "80 of 80 combinations and 10 of 10 exchanges added" in run("db", "seed", "--hardware", "cpu-test")
 
     body = {
         "tables": json.loads(pool.read_text())["tables"],

@@ -7,8 +7,9 @@ import numpy as np
 from service.cost_models.compute import Arrays, ComputeModel, MeasuredDomain
 from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION
 
-MEASURED = MeasuredDomain((2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",))
+MEASURED = MeasuredDomain((2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",), ("sum",))
 FACTS = {"hardware": "cpu-x", "features_version": FEATURES_VERSION, "measured": asdict(MEASURED)}
+COMMUNICATION_FACTS = {"hardware": "cpu-x", "data": {"ranks": [2]}}
 LINES = {"forward": np.array([0.1, 5e-7], dtype=np.float32), "backward": np.array([0.2, 4e-7], dtype=np.float32)}
 
 

@@ -18,12 +18,21 @@ def test_a_device_that_holds_nothing_still_receives() -> None:
 
 
 def test_the_price_is_a_line_over_the_bytes_for_any_number_of_placements() -> None:
-    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.25, 2e-3))
+    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.25, 2e-3), (2,))
     widths = np.array([[12.0, 4.0], [8.0, 8.0]])
     assert model.forward_transfer(widths, 8) == pytest.approx(np.array([[0.692, 0.692], [0.628, 0.628]]))
     assert model.backward(widths, 8) == pytest.approx(np.array([[0.634, 0.634], [0.506, 0.506]]))
 
 
 def test_one_device_exchanges_nothing() -> None:
-    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.5, 1e-3))
+    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.5, 1e-3), (2, 4))
     assert model.forward_transfer(np.array([64.0]), 1024).tolist() == [0.0]
+    assert model.assumptions(1) == []
+
+
+def test_a_number_of_devices_that_was_not_measured_is_said() -> None:
+    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.5, 1e-3), (2, 4))
+    assert model.assumptions(4) == []
+    (said,) = model.assumptions(8)
+    assert "2, 4" in said
+    assert "8" in said

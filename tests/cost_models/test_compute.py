@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.cost_models.features import FEATURE_NAMES, table_features
-from service.domain.tables import DataType, Optimizer, ReuseHistogram, Table
+from service.domain.tables import DataType, Optimizer, PoolingMode, ReuseHistogram, Table
 from tests.cost_models.small_model import small_model
 
 TABLES = [
@@ -35,6 +35,13 @@ def test_the_head_takes_any_leading_shape() -> None:
 
 def test_an_empty_device_costs_nothing() -> None:
     assert small_model().head(np.zeros((4, 8), dtype=np.float32)).tolist() == [[0.0, 0.0]] * 4
+
+
+def test_a_row_costs_the_same_whatever_it_is_priced_with() -> None:
+    model = small_model()
+    sums = np.abs(np.random.default_rng(0).normal(size=(133, 8))).astype(np.float32) * 1e4
+    alone = np.stack([model.head(row) for row in sums])
+    assert np.abs(model.head(sums) / alone - 1).max() < 1e-12
 
 
 def test_the_order_of_tables_and_their_names_do_not_matter() -> None:
@@ -79,6 +86,7 @@ def test_what_was_assumed_is_said_by_name() -> None:
         Table("wide", 10**6, 512, 1.0, reuse_histogram=histogram),
         Table("half", 10**6, 64, 1.0, data_type=DataType.FP16, reuse_histogram=histogram),
         Table("shared", 10**6, 64, 2.0, num_features=2, reuse_histogram=histogram),
+        Table("mean", 10**6, 64, 1.0, pooling_mode=PoolingMode.MEAN, reuse_histogram=histogram),
     ]
     said = small_model().assumptions(tables, 131_072, Optimizer.ADAGRAD)
     for fragment in (
@@ -88,6 +96,7 @@ def test_what_was_assumed_is_said_by_name() -> None:
         "embedding_dim of wide is outside the measured 4 to 128",
         "adagrad",
         "half",
+        "sum pooling: so is mean priced",
         "shared serve several features",
     ):
         assert any(fragment in sentence for sentence in said), fragment

@@ -84,7 +84,18 @@ def test_without_a_histogram_ids_follow_a_zipf_law_and_distinct_rows_pins_it() -
     pinned = reuse_profile(Table("t", 1_000_000, 16, 4.0, distinct_rows=9_000.0), 8192)
     assert assumed.basis is ReuseBasis.ASSUMED
     assert assumed.distinct == pytest.approx(len(zipf_counts(1_000_000, 4 * 8192, 1.05, seed=6)), rel=0.05)
-    assert pinned.distinct == pytest.approx(9_000, rel=0.01)
+    assert pinned.distinct == 9_000
+
+
+@pytest.mark.parametrize("distinct", [1.0, 10.0, 262_144.0])
+def test_distinct_rows_pins_the_ends_as_well(distinct: float) -> None:
+    assert reuse_profile(Table("t", 1_000_000, 16, 4.0, distinct_rows=distinct), BASE).distinct == distinct
+
+
+def test_a_batch_without_a_whole_lookup_is_legal() -> None:
+    histogram = ReuseHistogram(64, (1.0,) + (0.0,) * 16)
+    rare = Table("t", 1_000, 16, 1e-4, reuse_histogram=histogram)
+    assert [reuse_profile(rare, batch).lookups for batch in (64, 4_096, 65_536)] == [0, 0, 7]
 
 
 def test_one_hot_id_keeps_all_lookups_in_any_batch() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from service.domain.errors import MeasurementRefused
-from service.domain.tables import DataType, Optimizer, Table
+from service.domain.tables import DataType, Optimizer, PoolingMode, Table
 from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
 
 SMALL = BenchSettings(memory_bytes=64 * 2**20, warmup=1, repeats=3)
@@ -76,6 +76,22 @@ def test_what_the_cpu_mode_lacks_is_refused_with_a_remedy(
         bench.measure(tables(data_type), 64, optimizer, np.random.default_rng(0))
 
 
+def test_mixed_pooling_modes_are_refused(bench: ComputeBench) -> None:
+    mixed = [Table("a", 10, 4, 1.0), Table("b", 10, 4, 1.0, pooling_mode=PoolingMode.MEAN)]
+    with pytest.raises(MeasurementRefused, match="pooling_mode"):
+        bench.measure(mixed, 64, Optimizer.SGD, np.random.default_rng(0))
+
+
+def test_more_memory_than_the_machine_has_is_refused_at_once() -> None:
+    with pytest.raises(MeasurementRefused, match="free"):
+        ComputeBench(BenchSettings(memory_bytes=2**50))
+
+
+def test_the_environment_names_what_was_measured_with(bench: ComputeBench) -> None:
+    assert set(bench.environment()) == {"torch", "fbgemm_gpu", "bench", "device", "python"}
+    assert all(bench.environment().values())
+
+
 def test_mixed_precisions_are_refused(bench: ComputeBench) -> None:
     mixed = [*tables(), *tables(DataType.FP16)]
     with pytest.raises(MeasurementRefused, match="data_type"):
@@ -91,5 +107,6 @@ def test_the_time_budget_ends_the_repeats_early() -> None:
 @pytest.mark.gpu
 def test_the_same_bench_runs_on_a_gpu() -> None:
     on_gpu = ComputeBench(BenchSettings(device="cuda", memory_bytes=2**30, warmup=2, repeats=3))
+    assert on_gpu.environment()["device"]
     timing = on_gpu.measure(tables(), 512, Optimizer.ADAM, np.random.default_rng(0))
     assert timing.forward.median_ms > 0

@@ -1,6 +1,7 @@
 """Model versions: what is written is what is loaded, and what was damaged is refused by name."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +9,14 @@ import pytest
 
 from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.registry.store import ModelStore, Version
-from tests.cost_models.small_model import FACTS, LINES, weights
+from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, LINES, weights
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
     made = ModelStore(str(tmp_path / "models"))
     made.write("cpu-x", "compute", weights(), FACTS)
-    made.write("cpu-x", "communication", LINES, {"hardware": "cpu-x"})
+    made.write("cpu-x", "communication", LINES, COMMUNICATION_FACTS)
     return made
 
 
@@ -65,11 +66,20 @@ def test_truncated_weights_are_refused(store: ModelStore, tmp_path: Path) -> Non
         store.cost_models("cpu-x")
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "manifest.json"])
-def test_a_missing_file_is_refused(store: ModelStore, tmp_path: Path, name: str) -> None:
-    (tmp_path / "models" / "cpu-x" / "compute" / "1" / name).unlink()
-    with pytest.raises(DamagedArtifact, match=name):
+def test_missing_weights_are_refused(store: ModelStore, tmp_path: Path) -> None:
+    (tmp_path / "models" / "cpu-x" / "compute" / "1" / "weights.safetensors").unlink()
+    with pytest.raises(DamagedArtifact, match=r"weights\.safetensors"):
         store.cost_models("cpu-x")
+
+
+def test_a_version_that_is_gone_is_refused_by_name(store: ModelStore, tmp_path: Path) -> None:
+    named = store.cost_models("cpu-x").versions
+    (tmp_path / "models" / "cpu-x" / "compute" / "1" / "manifest.json").unlink()
+    with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/1: manifest\.json"):
+        store.read(Version("cpu-x", "compute", 1))
+    store.write("cpu-x", "compute", weights(), FACTS)
+    with pytest.raises(DamagedArtifact, match="cpu-x/compute/1"):
+        store.cost_models("cpu-x", named)
 
 
 def test_an_edited_manifest_is_refused(store: ModelStore, tmp_path: Path) -> None:
@@ -105,6 +115,35 @@ def test_weights_of_the_wrong_shape_or_features_are_refused(tmp_path: Path) -> N
     broken = {**weights(), "table.2.bias": np.full(8, np.nan, dtype=np.float32)}
     with pytest.raises(DamagedArtifact, match="not finite"):
         store.compute_model(store.write("cpu-x", "compute", broken, FACTS))
+
+
+def test_a_version_by_name_is_loaded_though_a_newer_one_is_there(store: ModelStore) -> None:
+    store.write("cpu-x", "compute", weights(seed=1), FACTS)
+    first = {"compute": "cpu-x/compute/1", "communication": "cpu-x/communication/1"}
+    assert store.cost_models("cpu-x", first).versions == first
+
+
+def test_a_folder_without_a_manifest_is_no_version_and_its_number_is_not_taken_again(
+    store: ModelStore, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "cpu-x" / "compute" / "2").mkdir()
+    assert store.latest("cpu-x", "compute") == Version("cpu-x", "compute", 1)
+    assert store.write("cpu-x", "compute", weights(), FACTS) == Version("cpu-x", "compute", 3)
+
+
+def test_writers_at_the_same_time_get_a_version_each(store: ModelStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda seed: store.write("cpu-x", "compute", weights(seed), FACTS), range(8)))
+    assert sorted(v.number for v in made) == list(range(2, 10))
+    for seed, version in enumerate(made):
+        assert np.array_equal(store.read(version)[1]["table.0.weight"], weights(seed)["table.0.weight"])
+
+
+def test_a_manifest_with_nan_is_refused(store: ModelStore, tmp_path: Path) -> None:
+    path = tmp_path / "models" / "cpu-x" / "compute" / "1" / "manifest.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 1, "mse": NaN'))
+    with pytest.raises(DamagedArtifact, match="not JSON"):
+        store.cost_models("cpu-x")
 
 
 def test_a_write_that_fails_leaves_no_version(store: ModelStore, tmp_path: Path) -> None:

@@ -146,6 +146,23 @@ def test_too_few_measurements_are_refused_with_a_remedy(tmp_path: Path) -> None:
     assert store.latest("cpu-x", "compute") is None
 
 
+def test_optimizers_are_not_mixed(tmp_path: Path) -> None:
+    rows = synthetic(200)
+    mixed = [replace(m, optimizer=Optimizer.ADAGRAD, forward_ms=99.0) for m in rows] + rows
+    store = ModelStore(str(tmp_path))
+    trained = train_compute_version("cpu-x", Memory(mixed, []), store, ComputeTraining(epochs=1), NOW)
+    assert sum(trained.rows.values()) == 200
+    manifest, _ = store.read(Version("cpu-x", "compute", 1))
+    assert manifest["measured"]["optimizers"] == ["sgd"]
+
+
+def test_a_feature_that_never_varied_does_not_explode_in_service() -> None:
+    rows = [replace(m, tables=tuple(replace(t, embedding_dim=32) for t in m.tables)) for m in synthetic(60)]
+    data = measurements_dataset(rows)
+    weights = train_compute(data, data, ComputeTraining(epochs=1))
+    assert weights["feature_scale"].min() > 0.01
+
+
 def test_the_lines_of_the_collectives_are_found_again(tmp_path: Path) -> None:
     forward, backward = fit_lines(exchanges(40))
     assert forward == backward
