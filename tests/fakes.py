@@ -60,6 +60,9 @@ class FakeCommunication:
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         return 0.25 + batch_size * widths * 4 / 3e6
 
+    def assumptions(self, devices: int) -> list[str]:
+        return []
+
 
 def fake_models() -> CostModels:
     """A fresh pair of fakes."""

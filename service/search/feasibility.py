@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible, NoPlanInTime
+from service.domain.errors import Infeasible
 from service.domain.plan import Problem, ShardingType
+from service.search.cuts import can_be_cut
 from service.search.packing import Packing, missing_everywhere, pack
-from service.search.precut import can_be_cut
 from service.search.quantities import gibibytes
-from service.search.workspace import Integers, Workspace
+from service.search.remedies import cut_remedies
+from service.search.workspace import Integers, Workspace, no_plan_in_time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +61,8 @@ def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:
 
     Raises:
         NoPlanInTime: the deadline passed first.
-        Infeasible: ``packing``; proven where no placement of whole tables exists and no table may be cut.
+        Infeasible: ``packing``; proven where no placement of whole tables exists and no table may be cut. Other
+            slices, even the finest, prove nothing: uneven ones may fit, and those that merge on a device need less.
     """
     packing = packed(workspace, deadline)
     if packing.assignment is not None:
@@ -68,8 +70,7 @@ def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:
     if not packing.proven and deadline.passed():
         raise no_plan_in_time()
     proven = packing.proven and not _cuts_could_help(workspace)
-    missing = missing_everywhere(workspace.memory_bytes.tolist(), workspace.limits.tolist())
-    raise _packing_failed(workspace, proven, missing)
+    raise _packing_failed(workspace, proven, deadline)
 
 
 def packed(workspace: Workspace, deadline: Deadline) -> Packing:
@@ -77,24 +78,21 @@ def packed(workspace: Workspace, deadline: Deadline) -> Packing:
     return pack(workspace.memory_bytes.tolist(), workspace.limits.tolist(), deadline)
 
 
-def no_plan_in_time() -> NoPlanInTime:
-    """The error for a deadline that passed before any plan was found."""
-    return NoPlanInTime("the time limit passed before any plan was found; a plan may still exist")
-
-
 def _cuts_could_help(workspace: Workspace) -> bool:
-    """Whether other slices than these are allowed; those of cut tables may also need less once they merge."""
+    """Whether other slices than these are allowed."""
     constraints = workspace.problem.constraints
     return any(can_be_cut(constraints, table.embedding_dim) for table in workspace.problem.tables)
 
 
-def _packing_failed(workspace: Workspace, proven: bool, missing: int) -> Infeasible:
+def _packing_failed(workspace: Workspace, proven: bool, deadline: Deadline) -> Infeasible:
     """The least shortfall is not known, only an amount that is enough."""
+    problem = workspace.problem
+    missing = missing_everywhere(workspace.memory_bytes.tolist(), workspace.limits.tolist())
     pieces, devices = len(workspace.slices), workspace.device_count
     found = "no placement exists" if proven else "the search found no placement"
     remedies = [f"{gibibytes(missing)} ({missing} bytes) more memory on each device are enough"]
-    if ShardingType.COLUMN_WISE not in workspace.problem.constraints.sharding_types:
-        remedies.append(f"allow {ShardingType.COLUMN_WISE}: smaller pieces may pack where whole tables do not")
+    if ShardingType.COLUMN_WISE not in problem.constraints.sharding_types:
+        remedies += cut_remedies(problem, deadline)
     return Infeasible(
         f"{found} of {pieces} tables or slices on {devices} devices that fits in memory, "
         "though together the devices hold enough for the uncut tables",

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from service.domain.deadline import Deadline
 from service.domain.plan import Algorithm
 from service.domain.tables import Table
-from service.search.feasibility import Found, no_plan_in_time, place_by_memory
-from service.search.workspace import Flags, Integers, Workspace
+from service.search.feasibility import Found, place_by_memory
+from service.search.workspace import Flags, Integers, Workspace, no_plan_in_time
 
 RANDOM_ATTEMPTS = 16
 

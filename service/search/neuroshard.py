@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.deadline import Deadline
-from service.search.feasibility import Found, no_plan_in_time, packed, place_by_memory
+from service.search.feasibility import Found, packed, place_by_memory
 from service.search.greedy import WEIGHTS, greedy_placement, lowest_device
 from service.search.simulator import simulate
-from service.search.workspace import Integers, Workspace, ticks
+from service.search.workspace import Integers, Workspace, no_plan_in_time, ticks
 
 CAP_COUNT = 11
 """Caps are spread evenly from 1.0 to 1.5 times the mean width of a device; with these comes no cap at all, since

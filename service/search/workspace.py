@@ -1,11 +1,13 @@
 """What every search algorithm needs, computed once for a problem and the slices to be placed."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.domain.deadline import Deadline
+from service.domain.errors import NoPlanInTime
 from service.domain.plan import Problem, ShardingType, Slice
 from service.domain.ports import ComputeCostModel, CostModels, Embeddings
 from service.domain.tables import Table
@@ -16,7 +18,11 @@ Flags = NDArray[np.bool_]
 TICKS_PER_MS = 10_000
 """Predicted costs are rounded to whole ticks of 0.1 microseconds before anything compares them. Matrix products
 differ in the last bits between processors and batch shapes; on this grid, which is far below what can be measured,
-replicas see equal costs as equal and so choose the same plan. From there on costs are integers, exact in any order."""
+replicas nearly always see equal costs as equal and choose the same plan. Two costs on either side of a rounding edge
+can still differ by a tick. From there on costs are integers, exact in any order."""
+
+_ENCODED_BETWEEN_CLOCKS = 256
+_NEVER = Deadline()
 
 
 def ticks(milliseconds: NDArray[np.float64]) -> Integers:
@@ -34,7 +40,7 @@ class TableEncoder:
 
     def encode(self, tables: Sequence[Table]) -> Embeddings:
         """Embeddings of T tables; [T, H]."""
-        keys = [replace(table, name="") for table in tables]
+        keys = [table.nameless() for table in tables]
         missing = list(dict.fromkeys(key for key in keys if key not in self._known))
         if missing:
             self._known.update(zip(missing, self._compute.encode(missing, self._batch_size), strict=True))
@@ -76,12 +82,18 @@ class Workspace:
     joints: tuple[int, ...]
 
     @classmethod
-    def of(cls, problem: Problem, slices: Iterable[Slice], models: CostModels) -> "Workspace":
-        """Computes everything that the slices' placement does not change; one call of ``encode``."""
+    def of(
+        cls, problem: Problem, slices: Iterable[Slice], models: CostModels, deadline: Deadline = _NEVER
+    ) -> "Workspace":
+        """Computes everything that the slices' placement does not change.
+
+        Raises:
+            NoPlanInTime: the deadline passed before all slices were encoded.
+        """
         ordered = tuple(sorted(slices))
         tables = tuple(problem.tables[piece.table].sliced(piece.width) for piece in ordered)
         encoder = TableEncoder(models.compute, problem.global_batch_size)
-        embeddings = encoder.encode(tables)
+        embeddings = _encoded(encoder, tables, deadline)
         return cls(
             problem=problem,
             models=models,
@@ -102,6 +114,20 @@ class Workspace:
     def device_count(self) -> int:
         """Number of devices, D."""
         return len(self.limits)
+
+
+def no_plan_in_time() -> NoPlanInTime:
+    """The error for a deadline that passed before any plan was found."""
+    return NoPlanInTime("the time limit passed before any plan was found; a plan may still exist")
+
+
+def _encoded(encoder: TableEncoder, tables: Sequence[Table], deadline: Deadline) -> Embeddings:
+    chunks = []
+    for first in range(0, len(tables), _ENCODED_BETWEEN_CLOCKS):
+        if deadline.passed():
+            raise no_plan_in_time()
+        chunks.append(encoder.encode(tables[first : first + _ENCODED_BETWEEN_CLOCKS]))
+    return np.concatenate(chunks)
 
 
 def _integers(values: Iterable[int]) -> Integers:

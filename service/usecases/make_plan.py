@@ -7,14 +7,15 @@ from enum import StrEnum
 
 from service.domain.costs import max_total
 from service.domain.deadline import Deadline
-from service.domain.errors import InvalidRequest
-from service.domain.plan import Algorithm, Problem, Shard
+from service.domain.errors import Infeasible, InvalidRequest
+from service.domain.plan import Algorithm, Problem, Shard, ShardingType
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
-from service.search.algorithms import search_of
-from service.search.feasibility import check_total_memory
-from service.search.precut import precut
-from service.search.workspace import Workspace
+from service.search.algorithms import Search, search_of
+from service.search.cuts import can_be_cut, cuts_that_pack
+from service.search.feasibility import Found, check_total_memory
+from service.search.precut import precut, slices_of
+from service.search.workspace import Workspace, no_plan_in_time
 from service.usecases.pricing import DeviceReport, priced
 from service.usecases.validate import problem_faults
 
@@ -63,8 +64,7 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
         raise InvalidRequest(faults)
     search = search_of(algorithm)
     check_total_memory(problem)
-    workspace = Workspace.of(problem, precut(problem), models)
-    found = search(workspace, seed, deadline)
+    workspace, found = _placed(problem, models, search, seed, deadline)
     shards, devices = priced(workspace, found.placement)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
@@ -81,13 +81,51 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
     )
 
 
+def _placed(
+    problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline
+) -> tuple[Workspace, Found]:
+    """The search's placement of the needed slices or, where these do not pack, of finer ones that do."""
+    workspace = Workspace.of(problem, precut(problem, deadline), models, deadline)
+    try:
+        return workspace, search(workspace, seed, deadline)
+    except Infeasible as refused:
+        if refused.data["proven"]:
+            raise
+        cuts = cuts_that_pack(problem, deadline)
+        if cuts is None and deadline.passed():
+            raise no_plan_in_time() from refused
+        if cuts is None:
+            raise
+    workspace = Workspace.of(problem, slices_of(cuts), models, deadline)
+    return workspace, search(workspace, seed, deadline)
+
+
 def assumptions_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> list[str]:
-    """What the compute model assumed about the tables, and what cutting them changes, one sentence each."""
-    assumed = models.compute.assumptions(problem.tables, problem.global_batch_size, problem.optimizer)
+    """What the models assumed, what cutting tables changes, and which stay whole unasked, one sentence each."""
     pieces = Counter(shard.table for shard in shards)
+    return [
+        *models.compute.assumptions(problem.tables, problem.global_batch_size, problem.optimizer),
+        *models.communication.assumptions(problem.topology.device_count),
+        *_row_wise_cuts(problem, pieces),
+        *_whole_unasked(problem, pieces),
+    ]
+
+
+def _row_wise_cuts(problem: Problem, pieces: Mapping[str, int]) -> list[str]:
     cut = [name for name, count in pieces.items() if count > 1]
-    if cut and problem.optimizer is Optimizer.ROWWISE_ADAGRAD:
-        names = ", ".join(cut)
-        cuts = f"each shard of {names} keeps its own row-wise optimizer state: training differs from uncut tables"
-        return [*assumed, cuts]
-    return list(assumed)
+    if not cut or problem.optimizer is not Optimizer.ROWWISE_ADAGRAD:
+        return []
+    names = ", ".join(cut)
+    return [f"each shard of {names} keeps its own row-wise optimizer state: training differs from uncut tables"]
+
+
+def _whole_unasked(problem: Problem, pieces: Mapping[str, int]) -> list[str]:
+    constraints = problem.constraints
+    whole = [
+        table.name
+        for table in problem.tables
+        if pieces[table.name] == 1 and not can_be_cut(constraints, table.embedding_dim)
+    ]
+    if not whole or ShardingType.TABLE_WISE in constraints.sharding_types:
+        return []
+    return [f"table_wise is not allowed, but no cut of {', '.join(whole)} is: each is placed whole"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from service.domain.plan import Problem, Slice
+from service.domain.plan import Constraints, Problem, ShardingType, Slice
 from service.domain.ports import CostModels
 from service.domain.tables import Table
 
@@ -124,6 +124,22 @@ def packs(sizes: Sequence[int], limits: Sequence[int]) -> bool:
         if min(room) >= 0:
             return True
     return not sizes
+
+
+def can_be_cut(constraints: Constraints, dim: int) -> bool:
+    """Whether widths that slices may have add up to the dim, by trying all sums."""
+    if ShardingType.COLUMN_WISE not in constraints.sharding_types:
+        return False
+    widths = [
+        width
+        for width in range(constraints.column_multiple, dim, constraints.column_multiple)
+        if constraints.min_shard_dim <= width <= constraints.max_shard_dim
+    ]
+    sums = {0}
+    for total in range(1, dim + 1):
+        if any(total - width in sums for width in widths):
+            sums.add(total)
+    return dim in sums
 
 
 def whole(problem: Problem) -> list[Slice]:

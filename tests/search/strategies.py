@@ -7,6 +7,7 @@ from service.domain.tables import DataType, Optimizer, Table
 from service.domain.topology import Topology
 
 TABLE_WISE = frozenset({ShardingType.TABLE_WISE})
+COLUMN_WISE = frozenset({ShardingType.COLUMN_WISE})
 
 
 @st.composite
@@ -27,7 +28,10 @@ def problems(draw: st.DrawFn, max_tables: int = 8, types: frozenset[ShardingType
     drawn = tuple(draw(tables(i)) for i in range(count))
     optimizer = draw(st.sampled_from(list(Optimizer)))
     constraints = Constraints(
-        sharding_types=types or draw(st.sampled_from([TABLE_WISE, frozenset(ShardingType)])),
+        sharding_types=types or draw(st.sampled_from([TABLE_WISE, COLUMN_WISE, frozenset(ShardingType)])),
+        column_multiple=draw(st.sampled_from([4, 8, 12])),
+        min_shard_dim=draw(st.sampled_from([4, 4, 20, 40])),
+        max_shard_dim=draw(st.sampled_from([1024, 1024, 64, 48])),
         count_buffers=draw(st.booleans()),
     )
     problem = Problem(drawn, Topology("fake", (1,)), 2048, optimizer, constraints)

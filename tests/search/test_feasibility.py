@@ -61,9 +61,8 @@ def test_infeasible_is_proven_only_where_no_placement_of_whole_tables_exists(pro
         placement = place_by_memory(space, Deadline()).placement
     except Infeasible as error:
         assert not feasible
-        only_whole = problem.constraints.sharding_types == TABLE_WISE
-        uncuttable = all(table.embedding_dim == 4 for table in problem.tables)
-        assert error.data["proven"] == (only_whole or uncuttable)
+        cuttable = any(oracle.can_be_cut(problem.constraints, table.embedding_dim) for table in problem.tables)
+        assert error.data["proven"] == (not cuttable)
         assert error.data["reason"] == "packing"
     else:
         assert feasible
@@ -71,7 +70,9 @@ def test_infeasible_is_proven_only_where_no_placement_of_whole_tables_exists(pro
 
 
 @pytest.mark.parametrize(("types", "proven"), [(TABLE_WISE, True), (frozenset(ShardingType), False)])
-def test_three_tables_that_need_a_device_each_do_not_fit_on_two(types: frozenset[ShardingType], proven: bool) -> None:
+def test_three_whole_tables_that_need_a_device_each_do_not_fit_on_two(
+    types: frozenset[ShardingType], proven: bool
+) -> None:
     tables = tuple(Table(f"t{i}", 6 * 1024 * 1024, 64, 0.0) for i in range(3))  # 1.5 GiB each, 5 GiB in all
     problem = Problem(
         tables, Topology("fake", (5 * GIB // 2,) * 2), 1, Optimizer.SGD, Constraints(types, count_buffers=False)
@@ -82,4 +83,15 @@ def test_three_tables_that_need_a_device_each_do_not_fit_on_two(types: frozenset
     assert caught.value.data["proven"] == proven
     remedies = caught.value.data["remedies"]
     assert f"({GIB // 2} bytes) more memory on each device are enough" in remedies[0]
-    assert any("column_wise" in remedy for remedy in remedies) == (types == TABLE_WISE)
+    assert remedies[1:] == (["allow column_wise: t0 fits as 2 slices of 32 columns"] if types == TABLE_WISE else [])
+
+
+def test_a_split_that_would_not_help_is_no_remedy() -> None:
+    tables = tuple(Table(f"t{i}", 96 * 1024 * 1024, 4, 0.0) for i in range(3))  # Too narrow to be cut.
+    problem = Problem(
+        tables, Topology("fake", (5 * GIB // 2,) * 2), 1, Optimizer.SGD, Constraints(TABLE_WISE, count_buffers=False)
+    )
+    with pytest.raises(Infeasible) as caught:
+        place_by_memory(Workspace.of(problem, oracle.whole(problem), fake_models()), Deadline())
+    assert len(caught.value.data["remedies"]) == 1
+    assert "column_wise" not in caught.value.data["remedies"][0]

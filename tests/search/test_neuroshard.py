@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, NoPlanInTime
 from service.domain.plan import Algorithm, Problem
+from service.domain.ports import CostModels
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.feasibility import Found
@@ -19,7 +20,8 @@ from service.search.neuroshard import neuroshard, width_caps
 from service.search.packing import pack
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
-from tests.fakes import fake_models
+from tests.cost_models.small_model import small_model
+from tests.fakes import FakeCommunication, fake_models
 from tests.search import oracle
 from tests.search.strategies import TABLE_WISE, problems
 
@@ -45,6 +47,25 @@ def test_makes_the_same_plan_as_the_oracle(problem: Problem) -> None:
     assert found.by_memory_alone == (wanted is None)
     if wanted is not None:
         assert found.placement.tolist() == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_makes_the_same_plan_as_the_oracle_with_a_network_and_equal_tables(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    models = CostModels(small_model(), FakeCommunication())
+    kinds = [
+        Table("", int(rows), 4 * int(dim), float(pooling))
+        for rows, dim, pooling in zip(
+            generator.integers(100, 1_000_000, 4),
+            generator.integers(1, 33, 4),
+            generator.exponential(10.0, 4),
+            strict=True,
+        )
+    ]
+    tables = tuple(replace(kinds[i % 4], name=f"t{i}") for i in range(14))
+    problem = Problem(tables, Topology("fake", (16 * GIB,) * 3), 4096, Optimizer.SGD)
+    found = neuroshard(Workspace.of(problem, oracle.whole(problem), models), Deadline())
+    assert found.placement.tolist() == oracle.neuroshard(problem, models, None)
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,10 +1,16 @@
 """The simulator against one scalar at a time."""
 
+import itertools
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.domain.deadline import Deadline
+from service.domain.errors import NoPlanInTime
 from service.domain.plan import Constraints, Problem, Shard, ShardingType, Slice
+from service.domain.ports import CostModels
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.simulator import shards_of, simulate
@@ -92,7 +98,17 @@ def test_tables_that_differ_only_in_name_are_encoded_once() -> None:
     compute = FakeCompute()
     tables = tuple(Table(f"t{i}", 1000 + i % 2, 64, 2.0) for i in range(10))
     problem = Problem(tables, Topology("fake", (1 << 30,)), 1024, Optimizer.SGD)
-    models = type(fake_models())(compute, FakeCommunication())
+    models = CostModels(compute, FakeCommunication())
     space = Workspace.of(problem, oracle.whole(problem), models)
     assert [len(call) for call in compute.encoded] == [2]
     assert space.embeddings.shape[0] == 10
+
+
+def test_a_deadline_ends_the_encoding_of_many_tables() -> None:
+    compute, checks = FakeCompute(), itertools.count()
+    tables = tuple(Table(f"t{i}", 1000 + i, 64, 2.0) for i in range(2000))
+    problem = Problem(tables, Topology("fake", (1 << 30,)), 1024, Optimizer.SGD)
+    models = CostModels(compute, FakeCommunication())
+    with pytest.raises(NoPlanInTime):
+        Workspace.of(problem, oracle.whole(problem), models, Deadline(at=2.0, clock=lambda: float(next(checks))))
+    assert 0 < sum(map(len, compute.encoded)) < 1000

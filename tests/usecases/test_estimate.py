@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.errors import InvalidRequest
-from service.domain.plan import Problem, Shard
+from service.domain.plan import Constraints, Problem, Shard, ShardingType
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.usecases.estimate import estimate
@@ -47,3 +47,11 @@ def test_an_overfull_device_is_priced_and_named() -> None:
     assert named[0].startswith("device 1 ")
     assert f"{excess} more than its limit" in named[0]
     assert not any("does not fit" in sentence for sentence in loose.assumptions)
+
+
+def test_only_a_whole_table_is_said_to_be_whole() -> None:
+    only_cuts = Constraints(frozenset({ShardingType.COLUMN_WISE}), column_multiple=64)
+    problem = Problem(TABLES, Topology("fake", (1 << 30, 1 << 30)), 1024, Optimizer.SGD, only_cuts)
+    halves = [Shard("a", 0, 32, 0), Shard("a", 32, 64, 1), Shard("b", 0, 32, 1)]
+    named = [sentence for sentence in estimate(problem, fake_models(), halves).assumptions if "whole" in sentence]
+    assert named == ["table_wise is not allowed, but no cut of b is: each is placed whole"]

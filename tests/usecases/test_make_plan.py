@@ -1,5 +1,8 @@
 """Planning from a problem to a priced, merged placement."""
 
+import itertools
+import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,18 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible, InvalidRequest, UnsupportedAlgorithm
-from service.domain.plan import Algorithm, Constraints, Problem, ShardingType, memory_on_devices, tiling_faults
+from service.domain.errors import Infeasible, InvalidRequest, NoPlanInTime, UnsupportedAlgorithm
+from service.domain.plan import (
+    Algorithm,
+    Constraints,
+    Problem,
+    Shard,
+    ShardingType,
+    memory_on_devices,
+    tiling_faults,
+)
+from service.domain.ports import CostModels
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.algorithms import SEARCHES
 from service.usecases.estimate import estimate
 from service.usecases.make_plan import PlanStatus, make_plan
-from tests.fakes import fake_models
-from tests.search.strategies import problems
+from tests.fakes import FakeCommunication, FakeCompute, fake_models
+from tests.search import oracle
+from tests.search.strategies import COLUMN_WISE, problems
 
 GIB = 1 << 30
-COLUMN_WISE = frozenset({ShardingType.COLUMN_WISE})
 
 
 def _problem(count: int = 6, devices: int = 3, optimizer: Optimizer = Optimizer.SGD, **constraints: object) -> Problem:
@@ -27,24 +39,28 @@ def _problem(count: int = 6, devices: int = 3, optimizer: Optimizer = Optimizer.
     return Problem(tables, Topology("fake", (GIB,) * devices), 1024, optimizer, limits)
 
 
-@settings(max_examples=120, deadline=None)
-@given(
-    problem=problems(max_tables=10),
-    algorithm=st.sampled_from(list(SEARCHES)),
-    widest=st.sampled_from([48, 64, 1024]),
-    seed=st.integers(0, 9),
-)
-def test_plans_tile_every_table_hold_in_memory_and_repeat(
-    problem: Problem, algorithm: Algorithm, widest: int, seed: int
-) -> None:
-    problem = replace(problem, constraints=replace(problem.constraints, max_shard_dim=widest))
+def _assert_widths_are_allowed(problem: Problem, shards: tuple[Shard, ...]) -> None:
+    constraints, dims = problem.constraints, {table.name: table.embedding_dim for table in problem.tables}
+    for shard in shards:
+        assert shard.width <= constraints.max_shard_dim
+        if shard.width < dims[shard.table]:
+            assert ShardingType.COLUMN_WISE in constraints.sharding_types
+            assert shard.width % constraints.column_multiple == 0
+            assert shard.width >= constraints.min_shard_dim
+        elif ShardingType.TABLE_WISE not in constraints.sharding_types:
+            assert not oracle.can_be_cut(constraints, shard.width)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problem=problems(max_tables=10), algorithm=st.sampled_from(list(SEARCHES)), seed=st.integers(0, 9))
+def test_plans_tile_every_table_hold_in_memory_and_repeat(problem: Problem, algorithm: Algorithm, seed: int) -> None:
     try:
         plan = make_plan(problem, fake_models(), algorithm, seed, Deadline())
     except Infeasible as error:
         assert error.data["remedies"]
         return
     assert tiling_faults(problem.tables, problem.topology.device_count, plan.shards) == []
-    assert max(shard.width for shard in plan.shards) <= widest
+    _assert_widths_are_allowed(problem, plan.shards)
     memory = memory_on_devices(problem, plan.shards)
     assert [report.memory for report in plan.devices] == memory
     assert all(report.memory.total <= report.memory_limit_bytes for report in plan.devices)
@@ -116,3 +132,101 @@ def test_a_faulty_problem_is_refused_with_its_faults() -> None:
     with pytest.raises(InvalidRequest) as caught:
         make_plan(replace(_problem(), tables=()), fake_models(), Algorithm.NEUROSHARD, 0, Deadline())
     assert [fault.pointer for fault in caught.value.faults] == ["/tables"]
+
+
+THREE_ON_TWO = Problem(
+    tuple(Table(f"t{i}", 6 * 1024 * 1024, 128, 1.0) for i in range(3)),  # 3 GiB each
+    Topology("fake", (5 * GIB, 5 * GIB)),
+    512,
+    Optimizer.SGD,
+    Constraints(count_buffers=False),
+)
+
+
+@pytest.mark.parametrize("algorithm", list(SEARCHES))
+@pytest.mark.parametrize(("gibibytes", "limits", "pieces"), [(3, (5, 5), [1, 1, 2]), (50, (80, 40, 40), [1, 2])])
+def test_one_more_cut_is_made_where_whole_tables_do_not_pack(
+    algorithm: Algorithm, gibibytes: int, limits: tuple[int, ...], pieces: list[int]
+) -> None:
+    tables = tuple(Table(f"t{i}", gibibytes * 2 * 1024 * 1024, 128, 1.0) for i in range(len(pieces)))
+    problem = replace(THREE_ON_TWO, tables=tables, topology=Topology("fake", tuple(limit * GIB for limit in limits)))
+    plan = make_plan(problem, fake_models(), algorithm, 0, Deadline())
+    assert tiling_faults(problem.tables, len(limits), plan.shards) == []
+    assert sorted(Counter(shard.table for shard in plan.shards).values()) == pieces
+    assert all(report.memory.total <= report.memory_limit_bytes for report in plan.devices)
+
+
+def test_finer_cuts_that_do_not_pack_either_prove_nothing() -> None:
+    tables = tuple(Table(f"t{i}", 6 * 1024 * 1024, 128, 1.0) for i in range(5))
+    halves = Constraints(count_buffers=False, min_shard_dim=64)
+    problem = replace(THREE_ON_TWO, tables=tables, topology=Topology("fake", (19 * GIB // 5,) * 4), constraints=halves)
+    with pytest.raises(Infeasible) as caught:
+        make_plan(problem, fake_models(), Algorithm.NEUROSHARD, 0, Deadline())
+    assert (caught.value.data["reason"], caught.value.data["proven"]) == ("packing", False)
+
+
+def _stopping_after(checks: int) -> Deadline:
+    ticking = itertools.count()
+    return Deadline(at=float(checks), clock=lambda: float(next(ticking)))
+
+
+def test_a_deadline_while_cutting_claims_nothing() -> None:
+    late = 0
+    for checks in range(60):
+        try:
+            make_plan(THREE_ON_TWO, fake_models(), Algorithm.NEUROSHARD, 0, _stopping_after(checks))
+        except NoPlanInTime:
+            late += 1
+    assert 0 < late < 60
+
+
+@settings(max_examples=200, deadline=None)
+@given(problem=problems())
+def test_what_is_said_to_help_helps(problem: Problem) -> None:
+    try:
+        make_plan(problem, fake_models(), Algorithm.SIZE_GREEDY, 0, Deadline())
+    except Infeasible as error:
+        if error.data["reason"] != "total_memory":
+            for remedy in error.data["remedies"]:
+                make_plan(_relieved(problem, remedy), fake_models(), Algorithm.SIZE_GREEDY, 0, Deadline())
+
+
+def _relieved(problem: Problem, remedy: str) -> Problem:
+    """The problem once a remedy is applied as its sentence says."""
+    constraints, limits = problem.constraints, sorted(problem.topology.memory_bytes)
+    if "allow column_wise" in remedy:
+        constraints = replace(constraints, sharding_types=constraints.sharding_types | COLUMN_WISE)
+    if found := re.search(r"a column_multiple of (\d+)", remedy):
+        constraints = replace(constraints, column_multiple=int(found[1]))
+    if found := re.search(r"a max_shard_dim of (\d+)", remedy):
+        constraints = replace(constraints, max_shard_dim=int(found[1]))
+    if found := re.search(r"(\d+) bytes\) of memory on a device", remedy):
+        limits[-1] = int(found[1])
+    if found := re.search(r"(\d+) bytes\) of memory on each device", remedy):
+        limits = [int(found[1])] * len(limits)
+    if found := re.search(r"(\d+) bytes\) more memory on each device", remedy):
+        limits = [limit + int(found[1]) for limit in limits]
+    relieved = replace(problem, constraints=constraints, topology=Topology("fake", tuple(limits)))
+    assert relieved != problem
+    return relieved
+
+
+def test_tables_that_stay_whole_though_only_cuts_are_allowed_are_named() -> None:
+    tables = (Table("wide", 1000, 64, 1.0), Table("narrow", 1000, 4, 1.0), Table("odd", 1000, 20, 1.0))
+    problem = replace(_problem(sharding_types=COLUMN_WISE, column_multiple=8), tables=tables)
+    plan = make_plan(problem, fake_models(), Algorithm.NEUROSHARD, 0, Deadline())
+    named = [sentence for sentence in plan.assumptions if "whole" in sentence]
+    assert named == ["table_wise is not allowed, but no cut of narrow, odd is: each is placed whole"]
+    free = make_plan(replace(problem, constraints=Constraints()), fake_models(), Algorithm.NEUROSHARD, 0, Deadline())
+    assert not any("whole" in sentence for sentence in free.assumptions)
+
+
+class _AssumingCommunication(FakeCommunication):
+    def assumptions(self, devices: int) -> list[str]:
+        return [f"{devices} devices were not measured"]
+
+
+def test_what_the_communication_model_assumed_is_passed_on() -> None:
+    models = CostModels(FakeCompute(), _AssumingCommunication())
+    plan = make_plan(_problem(2), models, Algorithm.DIM_GREEDY, 0, Deadline())
+    assert "3 devices were not measured" in plan.assumptions

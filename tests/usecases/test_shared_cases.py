@@ -1,11 +1,11 @@
 """The inputs that go wrong elsewhere, each with the outcome wanted of this planner."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.shared_data import SHARED
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest
 from service.domain.plan import Algorithm, Constraints, Problem, ShardingType
@@ -15,7 +15,7 @@ from service.search.algorithms import SEARCHES
 from service.usecases.make_plan import PlanResult, make_plan
 from tests.fakes import fake_models
 
-CASES = Path(__file__).resolve().parents[2].parent / "shared" / "cases" / "planner_cases.json"
+CASES = SHARED / "cases" / "planner_cases.json"
 
 pytestmark = pytest.mark.skipif(not CASES.is_file(), reason="../shared/cases is not beside this checkout")
 

@@ -26,8 +26,9 @@ def test_a_sound_problem_has_no_faults() -> None:
     histogram = ReuseHistogram(1024, ONCE)
     idle = Table("idle", 10, 4, 0.0, distinct_rows=0, reuse_histogram=ReuseHistogram(1024, NONE))
     rare = Table("rare", 10, 4, 1e-9, reuse_histogram=ReuseHistogram(1024, NONE))
-    full = replace(SOUND, distinct_rows=1000.0, reuse_histogram=histogram)
-    assert problem_faults(_problem(full, idle, rare)) == []
+    full = replace(SOUND, name="full", distinct_rows=1000.0)
+    once = replace(SOUND, name="once", num_embeddings=10_000, distinct_rows=2048.0, reuse_histogram=histogram)
+    assert problem_faults(_problem(full, once, idle, rare)) == []
 
 
 def test_no_tables_and_no_devices_are_faults() -> None:
@@ -73,7 +74,7 @@ def test_histograms_that_contradict_the_lookups_or_themselves_are_faults(
 def test_more_distinct_rows_than_rows_or_lookups_are_faults() -> None:
     rows = replace(SOUND, distinct_rows=1001.0)
     lookups = replace(SOUND, name="u", num_embeddings=10_000, distinct_rows=2049.0)
-    other_batch = replace(lookups, name="v", reuse_histogram=ReuseHistogram(2048, ONCE))
+    other_batch = replace(lookups, name="v", distinct_rows=4096.0, reuse_histogram=ReuseHistogram(2048, ONCE))
     assert _pointers(_problem(rows, lookups, other_batch)) == ["/tables/0/distinct_rows", "/tables/1/distinct_rows"]
 
 
