@@ -1,4 +1,4 @@
-# make serve | test | test-all | check | format | setup
+# make serve | test | check | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test test-all check format
+.PHONY: setup serve test check format
 
 setup: $(STAMP)
 
@@ -31,9 +31,6 @@ serve: setup
 
 test: setup
 	$(BIN)/python -m pytest
-
-test-all: setup
-	$(BIN)/python -m pytest -m "not gpu"
 
 check: setup
 	$(BIN)/ruff format --check .
