@@ -33,6 +33,13 @@ def can_be_cut(constraints: Constraints, dim: int) -> bool:
     return len(_cut_counts(constraints, dim)) > 0
 
 
+def can_be_halved(constraints: Constraints, width: int) -> bool:
+    """Whether a piece of ``width`` columns may become two of half the width."""
+    half, odd = divmod(width, 2)
+    allowed = ShardingType.COLUMN_WISE in constraints.sharding_types and not odd
+    return allowed and half % constraints.column_multiple == 0 and half >= constraints.min_shard_dim
+
+
 def needed_widths(problem: Problem, table: Table) -> Widths:
     """Widths of the fewest slices that fit the largest device; empty where no allowed number of slices does."""
     limit = max(problem.topology.memory_bytes)

@@ -20,11 +20,13 @@ class Found:
     """A placement that fits in memory.
 
     Attributes:
+        workspace: the slices that were placed.
         placement: device of each slice; [S].
         cut_short: whether the deadline ended the search before it was through.
         by_memory_alone: whether costs played no part, because the algorithm itself found no placement.
     """
 
+    workspace: Workspace = field(repr=False)
     placement: Integers = field(repr=False)
     cut_short: bool = False
     by_memory_alone: bool = False
@@ -66,7 +68,7 @@ def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:
     """
     packing = packed(workspace, deadline)
     if packing.assignment is not None:
-        return Found(np.array(packing.assignment, dtype=np.int64), by_memory_alone=True)
+        return Found(workspace, np.array(packing.assignment, dtype=np.int64), by_memory_alone=True)
     if not packing.proven and deadline.passed():
         raise no_plan_in_time()
     proven = packing.proven and not _cuts_could_help(workspace)

@@ -91,7 +91,7 @@ def greedy(workspace: Workspace, weight: Weight, deadline: Deadline) -> Found:
     if deadline.passed():
         raise no_plan_in_time()
     placement = greedy_placement(workspace, weight)
-    return place_by_memory(workspace, deadline) if placement is None else Found(placement)
+    return place_by_memory(workspace, deadline) if placement is None else Found(workspace, placement)
 
 
 def random(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
@@ -107,7 +107,7 @@ def random(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
             raise no_plan_in_time()
         placement = _random_placement(workspace, generator)
         if placement is not None:
-            return Found(placement)
+            return Found(workspace, placement)
     return place_by_memory(workspace, deadline)
 
 

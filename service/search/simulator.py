@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from service.domain.costs import DeviceCost
 from service.domain.plan import Shard
-from service.domain.ports import BACKWARD, FORWARD, Embeddings, Floats
+from service.domain.ports import BACKWARD, FORWARD, CostModels, Embeddings, Floats
 from service.search.workspace import TICKS_PER_MS, Flags, Integers, Workspace, ticks
 
 
@@ -118,12 +118,17 @@ def _shard_embeddings(workspace: Workspace, plan: NDArray[np.intp], first: NDArr
 def _communication(workspace: Workspace, placements: Integers) -> tuple[Integers, Integers]:
     """Forward transfer and backward exchange in ticks, each [N, D]; one device exchanges nothing."""
     count, devices = len(placements), workspace.device_count
-    if devices == 1:
-        nothing = np.zeros((count, 1), dtype=np.int64)
-        return nothing, nothing
     group = (np.arange(count)[:, None] * devices + placements).ravel()
     columns = np.broadcast_to(workspace.output_widths, placements.shape).ravel()
     held = np.bincount(group, weights=columns, minlength=count * devices)
     widths: Floats = held.astype(np.float64).reshape(count, devices)
-    model, batch_size = workspace.models.communication, workspace.problem.global_batch_size
-    return ticks(model.forward_transfer(widths, batch_size)), ticks(model.backward(widths, batch_size))
+    return exchange_ticks(workspace.models, widths, workspace.problem.global_batch_size)
+
+
+def exchange_ticks(models: CostModels, widths: Floats, batch_size: int) -> tuple[Integers, Integers]:
+    """Forward transfer and backward exchange for output widths of D devices, ticks; [N, D] -> two of [N, D]."""
+    if widths.shape[-1] == 1:
+        nothing = np.zeros(widths.shape, dtype=np.int64)
+        return nothing, nothing
+    exchanges = models.communication
+    return ticks(exchanges.forward_transfer(widths, batch_size)), ticks(exchanges.backward(widths, batch_size))

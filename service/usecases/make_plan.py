@@ -64,8 +64,8 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
         raise InvalidRequest(faults)
     search = search_of(algorithm)
     check_total_memory(problem)
-    workspace, found = _placed(problem, models, search, seed, deadline)
-    shards, devices = priced(workspace, found.placement)
+    found = _placed(problem, models, search, seed, deadline)
+    shards, devices = priced(found.workspace, found.placement)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
         status=PlanStatus.CUT_SHORT if found.cut_short else PlanStatus.COMPLETE,
@@ -81,13 +81,11 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
     )
 
 
-def _placed(
-    problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline
-) -> tuple[Workspace, Found]:
+def _placed(problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline) -> Found:
     """The search's placement of the needed slices or, where these do not pack, of finer ones that do."""
     workspace = Workspace.of(problem, precut(problem, deadline), models, deadline)
     try:
-        return workspace, search(workspace, seed, deadline)
+        return search(workspace, seed, deadline)
     except Infeasible as refused:
         if refused.data["proven"]:
             raise
@@ -97,7 +95,7 @@ def _placed(
         if cuts is None:
             raise
     workspace = Workspace.of(problem, slices_of(cuts), models, deadline)
-    return workspace, search(workspace, seed, deadline)
+    return search(workspace, seed, deadline)
 
 
 def assumptions_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> list[str]:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -113,6 +114,92 @@ def neuroshard(problem: Problem, models: CostModels, packing: list[int] | None) 
     if candidates and len(baselines) < 4 and packing is not None:
         candidates.append(packing)
     return min(candidates, key=lambda found: plan_ticks(problem, models, found), default=None)
+
+
+State = list[tuple[int, int]]
+"""Pieces of a way of cutting, as (table, width), by table and column."""
+
+
+def inner(problem: Problem, models: CostModels, state: State) -> tuple[float, list[int], int]:
+    """Cost of a way of cutting, every piece on its own, its placement, and the bytes that found no device."""
+    tables = tuple(
+        replace(problem.tables[table].sliced(width), name=f"piece {i}") for i, (table, width) in enumerate(state)
+    )
+    pieces = replace(problem, tables=tables)
+    single = [sum(compute_ticks(pieces, models, [table])) for table in tables]
+    memory = [pieces.memory_of(table).total for table in tables]
+    order = sorted(range(len(single)), key=lambda i: (-single[i], -memory[i]))
+
+    def load(i: int, device: int, here: list[int]) -> float:
+        return sum(compute_ticks(pieces, models, [tables[j] for j in here]))
+
+    total = sum(table.output_width for table in tables)
+    caps = [total * (20 + step) // (20 * problem.topology.device_count) for step in range(11)]
+    placements = [place(pieces, order, load, cap) for cap in [*caps, math.inf]]
+    found = [(plan_ticks(pieces, models, p), p) for p in placements if p is not None]
+    if found:
+        cost, placement = min(found, key=lambda each: each[0])
+        return cost, placement, 0
+    return math.inf, [], missing_bytes(pieces, models, order)
+
+
+def missing_bytes(pieces: Problem, models: CostModels, order: Sequence[int]) -> int:
+    """Bytes that find no device where pieces go on being placed after one that did not fit, without a cap."""
+    held: list[list[Table]] = [[] for _ in pieces.topology.memory_bytes]
+    missing = 0
+    for i in order:
+        size = pieces.memory_of(pieces.tables[i]).total
+        used = [sum(pieces.memory_of(t).total for t in tables) for tables in held]
+        options = [
+            (sum(compute_ticks(pieces, models, held[d])), used[d], d)
+            for d, limit in enumerate(pieces.topology.memory_bytes)
+            if used[d] + size <= limit
+        ]
+        if options:
+            held[min(options)[2]].append(pieces.tables[i])
+        else:
+            missing += size
+    return missing
+
+
+def beam(
+    problem: Problem, models: CostModels, beams: int, candidates: int, steps: int
+) -> tuple[float, State, list[int]]:
+    """The cheapest way of cutting that a beam search sees, its pieces and their devices."""
+    states: list[State] = [[(i, table.embedding_dim) for i, table in enumerate(problem.tables)]]
+    best: tuple[float, State, list[int]] = (math.inf, states[0], [])
+    for _ in range(steps + 1):
+        judged = [(inner(problem, models, state), state) for state in states]
+        judged.sort(key=lambda each: (each[0][0], each[0][2]))
+        (cost, placement, _), state = judged[0]
+        if cost < best[0]:
+            best = cost, state, placement
+        seen: dict[tuple[tuple[int, int], ...], State] = {}
+        for _, state in judged[:beams]:
+            for position in halved_first(problem, models, state, candidates):
+                table, width = state[position]
+                half = [(table, width // 2)] * 2
+                cut = [*state[:position], *half, *state[position + 1 :]]
+                seen.setdefault(tuple(sorted(cut)), cut)
+        states = list(seen.values())
+        if not states:
+            break
+    return best
+
+
+def halved_first(problem: Problem, models: CostModels, state: State, candidates: int) -> list[int]:
+    """Positions of the largest and of the costliest pieces that may be halved, one of each kind of piece."""
+    constraints = problem.constraints
+
+    def may(width: int) -> bool:
+        half = width // 2
+        return width % 2 == 0 and half % constraints.column_multiple == 0 and half >= constraints.min_shard_dim
+
+    kinds = [piece for piece in dict.fromkeys(state) if may(piece[1])]
+    tables = {piece: problem.tables[piece[0]].sliced(piece[1]) for piece in kinds}
+    by_size = sorted(kinds, key=lambda piece: -problem.memory_of(tables[piece]).total)[:candidates]
+    by_cost = sorted(kinds, key=lambda piece: -sum(compute_ticks(problem, models, [tables[piece]])))[:candidates]
+    return [state.index(piece) for piece in dict.fromkeys(by_size + by_cost)]
 
 
 def packs(sizes: Sequence[int], limits: Sequence[int]) -> bool:

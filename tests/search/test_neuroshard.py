@@ -14,9 +14,11 @@ from service.domain.plan import Algorithm, Problem
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
+from service.search.beam import BeamSettings
 from service.search.feasibility import Found
 from service.search.greedy import WEIGHTS, greedy, greedy_placement, random
-from service.search.neuroshard import neuroshard, width_caps
+from service.search.grid import width_caps
+from service.search.neuroshard import neuroshard
 from service.search.packing import pack
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
@@ -26,6 +28,7 @@ from tests.search import oracle
 from tests.search.strategies import TABLE_WISE, problems
 
 GIB = 1 << 30
+WHOLE = BeamSettings(steps=0)
 
 
 def _space(problem: Problem) -> Workspace:
@@ -39,7 +42,7 @@ def test_makes_the_same_plan_as_the_oracle(problem: Problem) -> None:
     assignment = pack(sizes, problem.topology.memory_bytes, Deadline()).assignment
     wanted = oracle.neuroshard(problem, fake_models(), None if assignment is None else list(assignment))
     try:
-        found = neuroshard(_space(problem), Deadline())
+        found = neuroshard(_space(problem), Deadline(), WHOLE)
     except Infeasible:
         assert wanted is None
         return
@@ -64,7 +67,7 @@ def test_makes_the_same_plan_as_the_oracle_with_a_network_and_equal_tables(seed:
     ]
     tables = tuple(replace(kinds[i % 4], name=f"t{i}") for i in range(14))
     problem = Problem(tables, Topology("fake", (16 * GIB,) * 3), 4096, Optimizer.SGD)
-    found = neuroshard(Workspace.of(problem, oracle.whole(problem), models), Deadline())
+    found = neuroshard(Workspace.of(problem, oracle.whole(problem), models), Deadline(), WHOLE)
     assert found.placement.tolist() == oracle.neuroshard(problem, models, None)
 
 
@@ -84,7 +87,7 @@ def test_is_never_above_any_heuristic(problem: Problem) -> None:
             theirs = greedy(space, weight, Deadline()).placement
         except Infeasible:
             return
-        ours = neuroshard(space, Deadline()).placement
+        ours = neuroshard(space, Deadline(), WHOLE).placement
         assert simulate(space, ours[None]).plan[0] <= simulate(space, theirs[None]).plan[0]
 
 
@@ -105,7 +108,7 @@ def test_is_not_above_a_heuristic_that_fell_back_to_memory_alone() -> None:
             continue
         fell_back += any(p is None for p in placements) and not all(p is None for p in placements)
         best = min(simulate(space, answer[None]).plan[0] for answer in answers)
-        assert simulate(space, neuroshard(space, Deadline()).placement[None]).plan[0] <= best
+        assert simulate(space, neuroshard(space, Deadline(), WHOLE).placement[None]).plan[0] <= best
     assert fell_back > 5
 
 
@@ -114,14 +117,14 @@ def test_the_grid_finds_plans_that_no_heuristic_finds() -> None:
     space = _space(Problem(tables, Topology("fake", (4 * GIB,) * 4), 8192, Optimizer.SGD))
     baselines = [greedy_placement(space, weight) for weight in WEIGHTS.values()]
     best = min(simulate(space, placement[None]).plan[0] for placement in baselines if placement is not None)
-    assert simulate(space, neuroshard(space, Deadline()).placement[None]).plan[0] < best
+    assert simulate(space, neuroshard(space, Deadline(), WHOLE).placement[None]).plan[0] < best
 
 
 def test_ten_wide_tables_on_eight_devices_have_a_plan_though_every_cap_refuses_them() -> None:
     tables = tuple(Table(f"t{i}", 1000, 128, 1.0) for i in range(10))
     space = _space(Problem(tables, Topology("fake", (GIB,) * 8), 1024, Optimizer.SGD))
-    assert max(width_caps(space)[:-1]) < 2 * 128
-    found = neuroshard(space, Deadline())
+    assert max(width_caps(int(space.output_widths.sum()), 8)[:-1]) < 2 * 128
+    found = neuroshard(space, Deadline(), WHOLE)
     assert not found.by_memory_alone
     assert len(set(found.placement.tolist())) == 8
 
@@ -130,7 +133,7 @@ def test_falls_back_to_memory_where_neither_grid_nor_heuristics_fit() -> None:
     rows = [20_971_520, 20_971_520, 16_777_216, 12_582_912, 12_582_912]
     tables = tuple(Table(f"t{i}", count, 64, 1.0) for i, count in enumerate(rows))
     space = _space(Problem(tables, Topology("fake", (10_791_105_331,) * 2), 512, Optimizer.SGD))
-    found = neuroshard(space, Deadline())
+    found = neuroshard(space, Deadline(), WHOLE)
     assert found.by_memory_alone
     assert found.placement[0] == found.placement[1] != found.placement[2]
 
@@ -144,7 +147,7 @@ def _stopping_after(checks: int) -> Deadline:
 def test_a_deadline_within_the_grid_leaves_the_best_heuristic(checks: int) -> None:
     tables = tuple(Table(f"t{i}", 1000 * (i + 1), 64, 1.0 + i % 3) for i in range(20))
     space = _space(Problem(tables, Topology("fake", (GIB,) * 4), 1024, Optimizer.SGD))
-    found = neuroshard(space, _stopping_after(checks))
+    found = neuroshard(space, _stopping_after(checks), WHOLE)
     baselines = [greedy_placement(space, weight) for weight in WEIGHTS.values()]
     best = min(simulate(space, placement[None]).plan[0] for placement in baselines if placement is not None)
     assert found.cut_short
@@ -154,7 +157,7 @@ def test_a_deadline_within_the_grid_leaves_the_best_heuristic(checks: int) -> No
 def test_a_deadline_before_any_plan_says_nothing_about_feasibility() -> None:
     space = _space(Problem((Table("t", 10, 4, 1.0),), Topology("fake", (GIB,)), 64, Optimizer.SGD))
     with pytest.raises(NoPlanInTime):
-        neuroshard(space, _stopping_after(0))
+        neuroshard(space, _stopping_after(0), WHOLE)
     with pytest.raises(NoPlanInTime):
         random(space, 0, _stopping_after(0))
     with pytest.raises(NoPlanInTime):
@@ -168,7 +171,7 @@ def test_a_deadline_while_packing_says_nothing_about_feasibility() -> None:
     need = sum(problem.memory_of(table).total for table in tables)
     tight = Problem(tables, Topology("fake", (need // 8 + 1,) * 8), 1, Optimizer.SGD)
     with pytest.raises(NoPlanInTime):
-        neuroshard(_space(tight), _stopping_after(4 + 40 + 1))
+        neuroshard(_space(tight), _stopping_after(4 + 40 + 1), WHOLE)
 
 
 @settings(max_examples=40, deadline=None)

@@ -103,7 +103,7 @@ def test_tables_cut_under_a_row_wise_optimizer_are_named() -> None:
     )
     assert any("t0, t1" in sentence and "row-wise" in sentence for sentence in cut.assumptions)
     for problem in (_problem(2, max_shard_dim=32), _problem(2, optimizer=Optimizer.ROWWISE_ADAGRAD)):
-        plan = make_plan(problem, fake_models(), Algorithm.NEUROSHARD, 0, Deadline())
+        plan = make_plan(problem, fake_models(), Algorithm.DIM_GREEDY, 0, Deadline())
         assert not any("row-wise" in sentence for sentence in plan.assumptions)
 
 
