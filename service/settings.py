@@ -36,9 +36,9 @@ class Settings(BaseSettings):
     default_time_limit_ms: int = Field(default=2_000, ge=1, description="Time limit of a request that names none.")
     max_time_limit_ms: int = Field(default=60_000, ge=1, description="Largest time limit that a request may name.")
     max_body_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1_024, description="Larger request bodies are answered 413."
+        default=8 * 1024 * 1024, ge=1_024, description="Larger request bodies are answered 413."
     )
-    max_tables: int = Field(default=10_000, ge=1, description="Most tables in one request.")
+    max_tables: int = Field(default=5_000, ge=1, description="Most tables in one request.")
     body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -4,21 +4,23 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from sqlalchemy import Engine
+from sqlalchemy import Engine, exc
 
 from service.api.app import DISTRIBUTION, create_app
-from service.api.body import BodyLimits
+from service.api.body import BodyAdmission, BodyLimits
+from service.api.outages import OutageMemory
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner, PlannerPool
 from service.api.planner_worker import ModelSource, SourceSpec
 from service.api.planning import ModelVersions, Planning
+from service.api.readiness import Check
 from service.api.routes import Services
 from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
@@ -37,6 +39,7 @@ from service.usecases.make_plan import PlanResult, make_plan
 MODEL_STORE = "service.registry.store:ModelStore"
 
 _BACKLOG = 2_048
+_BODIES_PER_THREAD = 4
 
 _log = logging.getLogger(__name__)
 
@@ -85,22 +88,28 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
     metrics = Metrics(CollectorRegistry(), version(DISTRIBUTION))
     models = ModelVersions(source.build(), metrics)
     pool = PlannerPool(
-        source, settings.planner_processes, settings.planner_queue, metrics.planner_running, metrics.planner_waiting
+        source,
+        settings.planner_processes,
+        settings.planner_queue,
+        metrics.planner_running,
+        metrics.planner_waiting,
+        metrics.planner_deaths,
     )
     with database(settings) as engine, pool:
         migrate.upgrade(engine)
-        planning = Planning(
-            models=models, planner=pool, plans=PlanRepository(engine), limits=_limits(settings), metrics=metrics
-        )
+        plans = OutageMemory(PlanRepository(engine))
+        planning = Planning(models=models, planner=pool, plans=plans, limits=_limits(settings), metrics=metrics)
+        threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
             metrics=metrics,
-            checks={"models": models.check, "database": database_check(engine)},
+            checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
-            threads=settings.planner_processes + settings.planner_queue,
+            bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
+            threads=threads,
         )
         for name, check in services.checks.items():
-            _log.info("ready", extra={"fields": {"part": name, "state": check()}})
+            _log.info("ready", extra={"fields": {"part": name, "state": check().state}})
         yield create_app(services)
 
 
@@ -118,16 +127,23 @@ def database(settings: Settings) -> Iterator[Engine]:
         yield engine
 
 
-def database_check(engine: Engine) -> Callable[[], str]:
-    """A readiness check: ``ok``, or what is wrong with the database."""
-    wanted = migrate.head()
+def database_check(engine: Engine) -> Callable[[], Check]:
+    """A readiness check of the database and its schema."""
+    wanted, known = migrate.head(), migrate.known()
 
-    def check() -> str:
+    def check() -> Check:
         try:
             revision = migrate.current(engine)
-        except StorageUnavailable:
-            return "not reachable"
-        return "ok" if revision == wanted else f"the schema is at {revision}, not at {wanted}"
+        except StorageUnavailable as error:
+            _log.warning("the database is not reachable", extra={"fields": {"cause": error.detail}})
+            return Check(False, "not reachable")
+        except exc.SQLAlchemyError as error:
+            _log.warning("the schema's revision cannot be read", extra={"fields": {"cause": str(error)}})
+            return Check(False, "the schema's revision cannot be read")
+        if revision is not None and revision not in known:
+            # Another replica runs a newer version, whose schema serves this one too while they change places.
+            return Check(True, "the schema is newer")
+        return Check(True) if revision == wanted else Check(False, f"the schema is at {revision}, not at {wanted}")
 
     return check
 
@@ -151,11 +167,16 @@ class _LocalPlanner(Planner):
     def __init__(self, source: ModelSource) -> None:
         self._source = source
 
-    def plan(self, problem: Problem, algorithm: Algorithm, seed: int, deadline: Deadline) -> PlanResult:
-        return make_plan(problem, self._source.cost_models(problem.topology.hardware), algorithm, seed, deadline)
+    def plan(
+        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+    ) -> PlanResult:
+        models = self._source.cost_models(problem.topology.hardware, versions)
+        return make_plan(problem, models, algorithm, seed, deadline)
 
-    def estimate(self, problem: Problem, shards: Sequence[Shard]) -> Estimate:
-        return estimate(problem, self._source.cost_models(problem.topology.hardware), shards)
+    def estimate(
+        self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
+    ) -> Estimate:
+        return estimate(problem, self._source.cost_models(problem.topology.hardware, versions), shards)
 
 
 class _NoPlans(PlanStore):

@@ -3,11 +3,14 @@
 import asyncio
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fastapi import Request
 
 from service.api.problems import BodyTooLarge, BodyTooSlow, UnsupportedMediaType
+from service.domain.errors import PlannerBusy
 
 _JSON = re.compile(r"application/([^/]+\+)?json")
 
@@ -26,6 +29,29 @@ class ReceivedBody:
 
     content: bytes
     arrived: float
+
+
+class BodyAdmission:
+    """Bounds how many bodies are in memory at the same time; for one event loop."""
+
+    def __init__(self, room: int) -> None:
+        """Room for a number of bodies."""
+        self._free = room
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Room for one body.
+
+        Raises:
+            PlannerBusy: there is none.
+        """
+        if not self._free:
+            raise PlannerBusy("too many requests are being received or worked on", retry_after_s=1)
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
 
 
 async def receive_body(request: Request, limits: BodyLimits) -> ReceivedBody:

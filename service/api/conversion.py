@@ -14,7 +14,6 @@ from service.api.schemas import (
     PoolingModeName,
     ReuseHistogramBody,
     ShardAnswer,
-    ShardBody,
     ShardingTypeName,
     ShardsEstimateRequest,
     TableBody,
@@ -58,7 +57,7 @@ def refuse_unmodelled(request: object) -> None:
     Raises:
         UnsupportedSharding: with ``pointers`` to it, what was asked for and what is supported.
     """
-    if isinstance(request, PlanRequest):
+    if isinstance(request, PlanRequest | ShardsEstimateRequest):
         kinds = {f"/constraints/sharding_types/{i}": k for i, k in enumerate(request.constraints.sharding_types)}
         _refuse({at: kind.value for at, kind in kinds.items() if kind.value not in _MODELLED})
     if isinstance(request, ShardsEstimateRequest):
@@ -92,7 +91,7 @@ def _refuse_unpooled(tables: Sequence[TableBody]) -> None:
         )
 
 
-def plan_problem(request: PlanRequest) -> Problem:
+def posed_problem(request: PlanRequest | ShardsEstimateRequest) -> Problem:
     """The problem that a request poses; what is not modelled is left out, for ``refuse_unmodelled`` to name."""
     asked = request.constraints
     constraints = Constraints(
@@ -103,20 +102,6 @@ def plan_problem(request: PlanRequest) -> Problem:
         max_shard_dim=asked.max_shard_dim,
         count_buffers=asked.count_buffers,
     )
-    return _problem(request, constraints)
-
-
-def estimate_problem(request: ShardsEstimateRequest) -> Problem:
-    """The problem that given shards answer."""
-    return _problem(request, Constraints(count_buffers=request.constraints.count_buffers))
-
-
-def estimate_shards(request: ShardsEstimateRequest) -> tuple[Shard, ...]:
-    """The shards to price, in the order given."""
-    return _shards(request.shards)
-
-
-def _problem(request: PlanRequest | ShardsEstimateRequest, constraints: Constraints) -> Problem:
     return Problem(
         tables=tuple(_table(table) for table in request.tables),
         topology=Topology(request.devices.hardware, tuple(_memories(request.devices))),
@@ -124,6 +109,11 @@ def _problem(request: PlanRequest | ShardsEstimateRequest, constraints: Constrai
         optimizer=request.optimizer,
         constraints=constraints,
     )
+
+
+def given_shards(request: ShardsEstimateRequest) -> tuple[Shard, ...]:
+    """The shards to price, in the order given."""
+    return tuple(Shard(body.table, body.columns[0], body.columns[1], body.device) for body in request.shards)
 
 
 def _memories(devices: DevicesBody) -> list[int]:
@@ -189,15 +179,6 @@ def estimate_answer(estimate: Estimate) -> EstimateAnswer:
         models=dict(estimate.models),
         assumptions=list(estimate.assumptions),
     )
-
-
-def stored_shards(answer: PlanAnswer) -> tuple[Shard, ...]:
-    """The shards of a stored answer."""
-    return _shards(answer.shards)
-
-
-def _shards(bodies: Sequence[ShardBody] | Sequence[ShardAnswer]) -> tuple[Shard, ...]:
-    return tuple(Shard(body.table, body.columns[0], body.columns[1], body.device) for body in bodies)
 
 
 def _shard_answer(shard: Shard, dims: dict[str, int]) -> ShardAnswer:

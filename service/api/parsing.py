@@ -7,13 +7,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from service.api.conversion import (
-    conversion_faults,
-    estimate_problem,
-    plan_problem,
-    refuse_unmodelled,
-    shard_faults,
-)
+from service.api.conversion import conversion_faults, posed_problem, refuse_unmodelled, shard_faults
 from service.api.faults import escaped, field_faults, is_under
 from service.api.schemas import PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.domain.errors import Fault, InvalidRequest
@@ -63,7 +57,7 @@ def parse_plan(body: bytes, limits: Limits) -> PlanRequest:
     """
 
     def faults(request: PlanRequest) -> list[Fault]:
-        found = conversion_faults(request) + problem_faults(plan_problem(request))
+        found = conversion_faults(request) + problem_faults(posed_problem(request))
         if (request.time_limit_ms or 0) > limits.max_time_limit_ms:
             found.append(Fault("/time_limit_ms", f"must be at most {limits.max_time_limit_ms}"))
         return found
@@ -81,7 +75,7 @@ def parse_estimate(body: bytes, limits: Limits) -> ShardsEstimateRequest | Store
     """
 
     def faults(request: ShardsEstimateRequest) -> list[Fault]:
-        return conversion_faults(request) + shard_faults(request) + problem_faults(estimate_problem(request))
+        return conversion_faults(request) + shard_faults(request) + problem_faults(posed_problem(request))
 
     content = _sized(parse_object(body), limits)
     if "plan_id" in content:

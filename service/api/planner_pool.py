@@ -4,19 +4,20 @@ Each process has a pipe of its own. That is all that a pool needs here, and it h
 executor may not: one that dies ends its own request only, and none can die unnoticed or with a lock that others need.
 """
 
-import math
+import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, Self, TypeVar
 
 from service.api import planner_worker
+from service.api.planner_process import Died, PlannerProcess, Stuck, seconds_left
 from service.api.planner_worker import Crash, Refusal, SourceSpec
+from service.api.readiness import Check
 from service.domain.deadline import Deadline
-from service.domain.errors import NoPlanInTime, PlannerBusy
+from service.domain.errors import NoPlanInTime, PlannerBusy, ShardwrightError
 from service.domain.plan import Algorithm, Problem, Shard
 from service.usecases.estimate import Estimate
 from service.usecases.make_plan import PlanResult
@@ -26,66 +27,42 @@ Result = TypeVar("Result")
 
 _RETRY_AFTER_S = 1
 _ATTEMPTS = 2
-_GRACE_S = 10.0
-"""After which a process that ought to have seen its deadline pass is taken for stuck."""
+
+_log = logging.getLogger(__name__)
 
 
 class Planner(Protocol):
-    """Plans and estimates, somewhere."""
+    """Plans and estimates, somewhere, with cost models of given versions."""
 
-    def plan(self, problem: Problem, algorithm: Algorithm, seed: int, deadline: Deadline) -> PlanResult:
+    def plan(
+        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+    ) -> PlanResult:
         """``make_plan``; also raises PlannerBusy where there is no room for the request."""
 
-    def estimate(self, problem: Problem, shards: Sequence[Shard]) -> Estimate:
-        """``usecases.estimate``; also raises PlannerBusy where there is no room for the request."""
+    def estimate(
+        self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
+    ) -> Estimate:
+        """``usecases.estimate``; also raises PlannerBusy, and NoPlanInTime where the wait takes too long."""
 
 
-class Gauge(Protocol):
-    """Something that goes up and down."""
+class Tally(Protocol):
+    """Something that goes up."""
 
     def inc(self) -> None:
         """Adds one."""
+
+
+class Gauge(Tally, Protocol):
+    """Something that goes up and down."""
 
     def dec(self) -> None:
         """Takes one away."""
 
 
-class PlanningProcessFailed(Exception):
-    """A planning process did not start, or raised what is no error of the domain; the message has its traceback."""
+class PlanningProcessFailed(ShardwrightError):
+    """A planning process did not start, or raised what is no error of the domain; the detail has its traceback."""
 
-
-class _Died(Exception):
-    """The process of a worker has ended, or was ended because it was stuck."""
-
-
-class _Worker:
-    """One planning process."""
-
-    def __init__(self, source: SourceSpec) -> None:
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=planner_worker.main, args=(theirs, source), daemon=True)
-        self._process.start()
-        theirs.close()
-        self.usable = True
-
-    def call(self, call: Callable[..., Any], args: Sequence[Any], timeout: float | None) -> Any:
-        """What a function returns in the process; raises _Died where it does not within seconds of ``timeout``."""
-        self.usable = False
-        try:
-            self._pipe.send((call, args))
-            if not self._pipe.poll(timeout):
-                raise _Died
-            outcome = self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise _Died from error
-        self.usable = True
-        return outcome
-
-    def stop(self) -> None:
-        """Ends the process, whatever it is at: it holds nothing that needs an orderly end."""
-        self._process.kill()
-        self._process.join()
+    kind = "internal_error"
 
 
 class PlannerPool:
@@ -94,7 +71,16 @@ class PlannerPool:
     A deadline holds across processes: Linux's CLOCK_MONOTONIC, the clock of ``Deadline``, is one for the machine.
     """
 
-    def __init__(self, source: SourceSpec, processes: int, waiting_room: int, running: Gauge, waiting: Gauge) -> None:
+    def __init__(
+        self,
+        source: SourceSpec,
+        processes: int,
+        waiting_room: int,
+        running: Gauge,
+        waiting: Gauge,
+        deaths: Tally,
+        grace_s: float = 10.0,
+    ) -> None:
         """Prepares a pool; entering it starts it.
 
         Args:
@@ -103,56 +89,78 @@ class PlannerPool:
             waiting_room: requests that may wait beyond those.
             running: follows the number of requests in a process.
             waiting: follows the number of requests that wait.
+            deaths: counts processes that ended on their own or were stuck.
+            grace_s: seconds after which a process that ought to have seen its deadline pass is taken for stuck.
         """
-        self._source = source
-        self._processes = processes
+        self._processes = [PlannerProcess(source) for _ in range(processes)]
         self._admission = threading.BoundedSemaphore(processes + waiting_room)
-        self._running, self._waiting = running, waiting
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._workers: set[_Worker] = set()
+        self._running, self._waiting, self._deaths = running, waiting, deaths
+        self._grace_s = grace_s
+        self._idle: queue.SimpleQueue[PlannerProcess] = queue.SimpleQueue()
         self._changing = threading.Lock()
         self._closed = False
 
-    def __enter__(self) -> "PlannerPool":
+    def __enter__(self) -> Self:
         """Starts the processes and waits until each has loaded the models.
 
         Raises:
             PlanningProcessFailed: one ended instead; standard error says why.
         """
-        for _ in range(self._processes):
-            self._start_worker()
-        for worker in list(self._workers):
-            try:
-                worker.call(planner_worker.ready, (), None)
-            except _Died as error:
-                self._stop_workers()
-                raise PlanningProcessFailed("a planning process did not start") from error
+        try:
+            for process in self._processes:
+                process.start()
+            for process in self._processes:
+                process.call(planner_worker.ready, (), None)
+                self._idle.put(process)
+        except (Died, OSError) as error:
+            self.stop()
+            raise PlanningProcessFailed("a planning process did not start") from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the processes at once; requests that they were at are answered PlannerBusy."""
-        self._stop_workers()
+        """Stops the pool."""
+        self.stop()
 
-    def plan(self, problem: Problem, algorithm: Algorithm, seed: int, deadline: Deadline) -> PlanResult:
+    def stop(self) -> None:
+        """Ends the processes at once; requests that they were at or that wait are answered PlannerBusy."""
+        with self._changing:
+            self._closed = True
+            for process in self._processes:
+                process.end()
+
+    def check(self) -> Check:
+        """How many processes there are; those that died while they were idle are started again."""
+        for _ in self._processes:
+            with suppress(queue.Empty, PlannerBusy):
+                self._give_back(self._idle.get_nowait())
+        alive, wanted = sum(process.alive() for process in self._processes), len(self._processes)
+        return Check(True) if alive == wanted else Check(alive > 0, f"{alive} of {wanted} planning processes")
+
+    def plan(
+        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+    ) -> PlanResult:
         """``make_plan`` in a planning process; the wait for one counts against the deadline.
 
         Raises:
-            PlannerBusy: processes and waiting room are full, or two processes died of this request.
-            NoPlanInTime: the deadline passed during the wait.
+            PlannerBusy: processes and waiting room are full, two processes died of this request, or the pool stops.
+            NoPlanInTime: the deadline passed during the wait, or the process was stuck.
             ShardwrightError: whatever ``make_plan`` raises.
         """
-        return self._run(deadline, planner_worker.plan, problem, algorithm, seed, deadline)
+        return self._run(deadline, planner_worker.plan, problem, versions, algorithm, seed, deadline)
 
-    def estimate(self, problem: Problem, shards: Sequence[Shard]) -> Estimate:
+    def estimate(
+        self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
+    ) -> Estimate:
         """``usecases.estimate`` in a planning process.
 
         Raises:
-            PlannerBusy: processes and waiting room are full, or two processes died of this request.
+            PlannerBusy: processes and waiting room are full, two processes died of this request, or the pool stops.
+            NoPlanInTime: the deadline passed during the wait, or the process was stuck.
             ShardwrightError: whatever ``estimate`` raises.
         """
-        return self._run(Deadline(), planner_worker.estimate, problem, shards)
+        return self._run(deadline, planner_worker.estimate, problem, versions, shards)
 
     def _run(
         self,
@@ -164,67 +172,74 @@ class PlannerPool:
         with self._admitted():
             for _ in range(_ATTEMPTS):
                 try:
-                    with self._idle_worker(deadline) as worker:
-                        outcome: Result | Refusal | Crash = worker.call(call, args, _seconds_left(deadline, _GRACE_S))
-                except _Died:
+                    with self._idle_process(deadline) as process:
+                        outcome: Result | Refusal | Crash = process.call(
+                            call, args, seconds_left(deadline, self._grace_s)
+                        )
+                except Died:
                     continue
+                except Stuck:
+                    _log.warning("a planning process was stuck and was ended")
+                    raise NoPlanInTime("the planning process did not answer by the time limit") from None
                 if isinstance(outcome, Refusal):
                     raise outcome.error()
                 if isinstance(outcome, Crash):
                     raise PlanningProcessFailed(outcome.traceback)
                 return outcome
-        raise PlannerBusy("planning processes died while they handled this request", retry_after_s=_RETRY_AFTER_S)
+        raise _busy("planning processes died while they handled this request")
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
         if not self._admission.acquire(blocking=False):
-            raise PlannerBusy("all planning processes are taken and others wait", retry_after_s=_RETRY_AFTER_S)
+            raise _busy("all planning processes are taken and others wait")
         try:
             yield
         finally:
             self._admission.release()
 
     @contextmanager
-    def _idle_worker(self, deadline: Deadline) -> Iterator[_Worker]:
-        """A worker that is free, after a wait that the deadline limits; replaced afterwards where it has died."""
+    def _idle_process(self, deadline: Deadline) -> Iterator[PlannerProcess]:
+        """A process that is free and runs, after a wait that the deadline limits."""
         self._waiting.inc()
         try:
-            worker = self._idle.get(timeout=_seconds_left(deadline))
+            process = self._idle.get(timeout=seconds_left(deadline))
         except queue.Empty:
             raise NoPlanInTime("the time limit passed while the request waited for a planning process") from None
         finally:
             self._waiting.dec()
         self._running.inc()
         try:
-            yield worker
+            yield self._revived(process)
         finally:
             self._running.dec()
-            if worker.usable:
-                self._idle.put(worker)
-            else:
-                self._replace(worker)
+            # A successor for one that died has the models loaded by the time the next request comes.
+            with suppress(PlannerBusy):
+                self._give_back(process)
 
-    def _replace(self, worker: _Worker) -> None:
-        worker.stop()
-        self._workers.discard(worker)
-        self._start_worker()
+    def _give_back(self, process: PlannerProcess) -> None:
+        try:
+            self._revived(process)
+        finally:
+            self._idle.put(process)
 
-    def _start_worker(self) -> None:
+    def _revived(self, process: PlannerProcess) -> PlannerProcess:
+        """A process that runs, started anew where it has ended; raises PlannerBusy where that cannot be."""
         with self._changing:
             if self._closed:
-                raise PlannerBusy("the service is stopping", retry_after_s=_RETRY_AFTER_S)
-            worker = _Worker(self._source)
-            self._workers.add(worker)
-        self._idle.put(worker)
+                raise _busy("the service is stopping")
+            if process.alive():
+                return process
+            code = process.clear()
+            if code is not None:
+                self._deaths.inc()
+                _log.warning("a planning process died", extra={"fields": {"exit_code": code}})
+            try:
+                process.start()
+            except OSError as error:
+                _log.error("a planning process cannot be started", extra={"fields": {"cause": str(error)}})
+                raise _busy("a planning process is missing and cannot be started now") from error
+            return process
 
-    def _stop_workers(self) -> None:
-        with self._changing:
-            self._closed = True
-            for worker in list(self._workers):
-                worker.stop()
 
-
-def _seconds_left(deadline: Deadline, grace: float = 0.0) -> float | None:
-    if math.isinf(deadline.at):
-        return None
-    return max(0.0, min(deadline.at + grace - deadline.clock(), threading.TIMEOUT_MAX))
+def _busy(detail: str) -> PlannerBusy:
+    return PlannerBusy(detail, retry_after_s=_RETRY_AFTER_S)

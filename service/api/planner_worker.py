@@ -9,10 +9,9 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from multiprocessing import connection, parent_process
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,8 +35,8 @@ class ModelSource(Protocol):
     def hardware(self) -> list[str]:
         """Names of the hardware that has cost models."""
 
-    def cost_models(self, hardware: str) -> "CostModels":
-        """The models of some hardware.
+    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> "CostModels":
+        """The models of some hardware: those of the versions named for each kind, or the newest.
 
         Raises:
             UnknownHardware: there are none.
@@ -88,6 +87,9 @@ class Crash:
 _sources: list[ModelSource] = []
 """This process's source of cost models, once it has one."""
 
+_loaded: "dict[tuple[str, ...], CostModels]" = {}
+"""This process's cost models, by hardware and the names of their versions."""
+
 
 def main(pipe: "Connection[Any, Any]", spec: SourceSpec) -> None:
     """A planning process: answers the calls that come through a pipe until its other end is gone."""
@@ -112,7 +114,7 @@ def _outcome(call: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def _initialize(spec: SourceSpec) -> None:
-    """Prepares a fresh process: one BLAS thread, deaf to Ctrl-C, gone when its parent is."""
+    """Prepares a fresh process: one BLAS thread, deaf to Ctrl-C (blocked until here), gone when its parent is."""
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -123,7 +125,8 @@ def _initialize(spec: SourceSpec) -> None:
     for hardware in source.hardware():
         # A damaged version is the matter of the requests that ask for it.
         with suppress(ShardwrightError):
-            _cost_models(hardware)
+            models = source.cost_models(hardware)
+            _loaded[_key(hardware, models.versions)] = models
 
 
 def _follow_parent() -> None:
@@ -134,24 +137,32 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-@cache
-def _cost_models(hardware: str) -> "CostModels":
-    return _sources[0].cost_models(hardware)
+def _cost_models(hardware: str, versions: Mapping[str, str]) -> "CostModels":
+    key = _key(hardware, versions)
+    if key not in _loaded:
+        _loaded[key] = _sources[0].cost_models(hardware, versions)
+    return _loaded[key]
+
+
+def _key(hardware: str, versions: Mapping[str, str]) -> tuple[str, ...]:
+    return (hardware, *(versions[kind] for kind in sorted(versions)))
 
 
 def ready() -> None:
     """Does nothing; an answer means that the process is prepared."""
 
 
-def plan(problem: Problem, algorithm: Algorithm, seed: int, deadline: Deadline) -> "PlanResult":
-    """``make_plan`` with this process's models; the deadline's clock is the machine's, not the process's."""
+def plan(
+    problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+) -> "PlanResult":
+    """``make_plan`` with models of these versions; the deadline's clock is the machine's, not the process's."""
     from service.usecases.make_plan import make_plan
 
-    return make_plan(problem, _cost_models(problem.topology.hardware), algorithm, seed, deadline)
+    return make_plan(problem, _cost_models(problem.topology.hardware, versions), algorithm, seed, deadline)
 
 
-def estimate(problem: Problem, shards: Sequence[Shard]) -> "Estimate":
-    """``usecases.estimate`` with this process's models."""
+def estimate(problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard]) -> "Estimate":
+    """``usecases.estimate`` with models of these versions."""
     from service.usecases import estimate as usecase
 
-    return usecase.estimate(problem, _cost_models(problem.topology.hardware), shards)
+    return usecase.estimate(problem, _cost_models(problem.topology.hardware, versions), shards)

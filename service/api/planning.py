@@ -1,22 +1,18 @@
 """Answers planning questions: reads bodies, finds stored plans, has new ones made, and keeps them."""
 
+import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from service.api.conversion import (
-    estimate_answer,
-    estimate_problem,
-    estimate_shards,
-    plan_answer,
-    plan_problem,
-    request_content,
-    stored_shards,
-)
+from service.api.conversion import estimate_answer, given_shards, plan_answer, posed_problem, request_content
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
 from service.api.planner_worker import ModelSource
+from service.api.problems import public_detail
+from service.api.readiness import Check
 from service.api.schemas import (
     PLAN_ID_PATTERN,
     EstimateAnswer,
@@ -26,11 +22,16 @@ from service.api.schemas import (
     StoredEstimateRequest,
 )
 from service.domain.deadline import Deadline
-from service.domain.errors import PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.plan import content_hash
+from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
+from service.domain.plan import Algorithm, content_hash
 from service.domain.ports import PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
-from service.usecases.make_plan import PlanResult
+from service.usecases.make_plan import PlanResult, PlanStatus
+
+Answer = Mapping[str, Any]
+"""A ``PlanAnswer`` as JSON. Stored ones are handed on as they are, whichever version of the service made them."""
+
+_log = logging.getLogger(__name__)
 
 
 class ModelVersions:
@@ -55,19 +56,30 @@ class ModelVersions:
             DamagedArtifact: they cannot be trusted.
         """
         if hardware not in self._loaded:
-            self._loaded[hardware] = self._source.cost_models(hardware).versions
-            self._metrics.models_loaded(hardware, self._loaded[hardware])
+            versions = self._source.cost_models(hardware).versions
+            # The first that was found stays, also where two requests looked at once.
+            self._metrics.models_loaded(hardware, self._loaded.setdefault(hardware, versions))
         return self._loaded[hardware]
 
-    def check(self) -> str:
-        """``ok``, or what keeps models from being used."""
-        names = self._source.hardware()
+    def check(self) -> Check:
+        """Whether the models of some hardware can be used, and what keeps others from it."""
         try:
-            for hardware in names:
-                self.of(hardware)
+            damaged = [said for hardware in self._source.hardware() if (said := self._damage(hardware))]
+        except OSError as error:
+            _log.warning("the model store cannot be read", extra={"fields": {"cause": str(error)}})
+            damaged = ["the model store cannot be read"]
+        if not self._loaded:
+            return Check(False, "; ".join(damaged) or "there are no cost models")
+        return Check(True, "; ".join(damaged) or "ok")
+
+    def _damage(self, hardware: str) -> str | None:
+        try:
+            self.of(hardware)
         except ShardwrightError as error:
-            return error.detail
-        return "ok" if names else "there are no cost models"
+            fields = {"hardware": hardware, "kind": error.kind, "cause": error.detail}
+            _log.warning("cost models cannot be used", extra={"fields": fields})
+            return f"{hardware}: {public_detail(error)}"
+        return None
 
 
 class Planning:
@@ -91,7 +103,7 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
 
-    def plan(self, body: bytes, arrived: float) -> PlanAnswer:
+    def plan(self, body: bytes, arrived: float) -> Answer:
         """The stored answer to the question in a body, or a new one.
 
         Args:
@@ -102,11 +114,8 @@ class Planning:
             ShardwrightError: the request is not valid, cannot be met, or not now.
         """
         request = parse_plan(body, self._limits)
-        try:
+        with self._failures_counted(request.algorithm):
             return self._answer(request, arrived)
-        except ShardwrightError as error:
-            self._metrics.plan_outcome(request.algorithm, error.kind)
-            raise
 
     def estimate(self, body: bytes) -> EstimateAnswer:
         """What a placement costs.
@@ -122,42 +131,69 @@ class Planning:
             return self._estimate_stored(request.plan_id)
         return self._estimate_given(request)
 
-    def stored(self, plan_id: str) -> PlanAnswer:
+    def stored(self, plan_id: str) -> Answer:
         """The answer stored under an id.
 
         Raises:
             PlanNotFound: there is none.
             StorageUnavailable: the database cannot be reached.
         """
-        return PlanAnswer.model_validate(self._find(plan_id).answer)
+        return self._find(plan_id).answer
 
-    def _answer(self, request: PlanRequest, arrived: float) -> PlanAnswer:
-        content = request_content(request)
-        plan_id = _plan_id(content, self._models.of(request.devices.hardware))
-        storage = True
+    @contextmanager
+    def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
+        outcome: str | None = "internal_error"
         try:
-            stored = self._plans.get(plan_id)
-        except StorageUnavailable:
-            stored, storage = None, False
-        if stored:
-            self._metrics.plan_outcome(request.algorithm, "stored")
-            return PlanAnswer.model_validate(stored.answer)
-        result = self._made(request, arrived)
-        # Of the models that priced the plan, should a process have loaded newer ones than this.
-        plan_id = _plan_id(content, result.models)
+            yield
+            outcome = None
+        except ShardwrightError as error:
+            outcome = error.kind
+            raise
+        finally:
+            if outcome is not None:
+                self._metrics.plan_outcome(algorithm, outcome)
+
+    def _answer(self, request: PlanRequest, arrived: float) -> Answer:
+        content = request_content(request)
+        versions = self._models.of(request.devices.hardware)
+        plan_id = content_hash({"request": content, "models": dict(versions)})
+        stored, lost_s = self._looked_up(plan_id)
+        if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
+            return self._given_again(request, stored)
+        try:
+            result = self._made(request, versions, arrived + (lost_s or 0.0))
+        except (NoPlanInTime, PlannerBusy):
+            if stored is None:
+                raise
+            return self._given_again(request, stored)
         planning_s = self._clock() - arrived
         self._metrics.plan_made(request.algorithm, result.status.value, planning_s)
         dims = {table.name: table.embedding_dim for table in request.tables}
         answer = plan_answer(result, dims, plan_id, planning_s * 1000)
-        return self._kept(request, content, answer, storage)
+        # A database that was away a moment ago would only cost another wait for it.
+        return self._kept(request, content, answer) if lost_s is None else self._unsaved(answer)
 
-    def _made(self, request: PlanRequest, arrived: float) -> PlanResult:
-        limit_ms = request.time_limit_ms or self._limits.default_time_limit_ms
-        deadline = Deadline(arrived + limit_ms / 1000, self._clock)
-        return self._planner.plan(plan_problem(request), request.algorithm, request.seed, deadline)
+    def _looked_up(self, plan_id: str) -> tuple[StoredPlan | None, float | None]:
+        """The stored plan; and, only where the database was away, the seconds that finding this out took."""
+        began = self._clock()
+        try:
+            return self._plans.get(plan_id), None
+        except StorageUnavailable:
+            return None, self._clock() - began
 
-    def _kept(self, request: PlanRequest, content: Mapping[str, Any], answer: PlanAnswer, storage: bool) -> PlanAnswer:
-        """The answer as stored, which is the first one's where the same question was asked meanwhile."""
+    def _given_again(self, request: PlanRequest, stored: StoredPlan) -> Answer:
+        self._metrics.plan_outcome(request.algorithm, "stored")
+        return stored.answer
+
+    def _made(self, request: PlanRequest, versions: Mapping[str, str], began: float) -> PlanResult:
+        deadline = self._deadline(began, request.time_limit_ms)
+        return self._planner.plan(posed_problem(request), versions, request.algorithm, request.seed, deadline)
+
+    def _deadline(self, began: float, limit_ms: int | None = None) -> Deadline:
+        return Deadline(began + (limit_ms or self._limits.default_time_limit_ms) / 1000, self._clock)
+
+    def _kept(self, request: PlanRequest, content: Mapping[str, Any], answer: PlanAnswer) -> Answer:
+        """The answer as stored, which may be that of another who asked the same meanwhile."""
         saved = answer.model_copy(update={"saved": True})
         plan = StoredPlan(
             plan_id=answer.plan_id,
@@ -168,30 +204,27 @@ class Planning:
             answer=saved.model_dump(mode="json"),
         )
         try:
-            # A database that was away a moment ago would only cost another wait for it.
-            return PlanAnswer.model_validate(self._plans.put(plan).answer) if storage else self._unsaved(answer)
+            return self._plans.put(plan).answer
         except StorageUnavailable:
             return self._unsaved(answer)
 
-    def _unsaved(self, answer: PlanAnswer) -> PlanAnswer:
+    def _unsaved(self, answer: PlanAnswer) -> Answer:
         self._metrics.plan_unsaved()
-        return answer
+        return answer.model_dump(mode="json")
 
     def _estimate_given(self, request: ShardsEstimateRequest) -> EstimateAnswer:
-        self._models.of(request.devices.hardware)
-        return estimate_answer(self._planner.estimate(estimate_problem(request), estimate_shards(request)))
+        problem, shards = posed_problem(request), given_shards(request)
+        versions = self._models.of(request.devices.hardware)
+        return estimate_answer(self._planner.estimate(problem, versions, shards, self._deadline(self._clock())))
 
     def _estimate_stored(self, plan_id: str) -> EstimateAnswer:
         stored = self._find(plan_id)
-        problem = plan_problem(PlanRequest.model_validate(stored.request))
-        return estimate_answer(self._planner.estimate(problem, stored_shards(PlanAnswer.model_validate(stored.answer))))
+        # Another version of the service may have stored fields that this one does not know.
+        body = {**stored.request, "shards": stored.answer["shards"]}
+        return self._estimate_given(ShardsEstimateRequest.model_validate(body, extra="ignore"))
 
     def _find(self, plan_id: str) -> StoredPlan:
         found = self._plans.get(plan_id) if re.match(PLAN_ID_PATTERN, plan_id) else None
         if found is None:
             raise PlanNotFound(f"no plan is stored under {plan_id!r}")
         return found
-
-
-def _plan_id(content: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    return content_hash({"request": content, "models": dict(versions)})

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.domain.errors import Fault, InvalidRequest, ShardwrightError
+from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError, StorageUnavailable
 from service.telemetry.logging import current_request_id
 
 MEDIA_TYPE = "application/problem+json"
@@ -100,6 +100,16 @@ def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:
     return problem | dict(error.data)
 
 
+def public_detail(error: ShardwrightError) -> str:
+    """An error's sentence for callers over the network, without causes that name hosts, users or paths."""
+    if isinstance(error, StorageUnavailable):
+        return "the database is not available"
+    artifact, colon, _ = error.detail.partition(":")
+    if isinstance(error, DamagedArtifact) and colon:
+        return f"{artifact} is incomplete or altered; the service's log says more"
+    return error.detail
+
+
 def _details(kind: str, status: int, detail: str, instance: str) -> dict[str, Any]:
     title = _TITLES.get(kind, _TITLES["internal_error"])
     return {"type": TYPE_PREFIX + kind, "title": title, "status": status, "detail": detail, "instance": instance}
@@ -133,7 +143,10 @@ async def _on_error(_: Request, error: Exception) -> Response:
     if error.kind not in _STATUS:
         _log.error("unmapped error %s: %s", error.kind, error.detail)
         return _response(_internal())
-    return _response(problem_of(error, current_request_id()))
+    detail = public_detail(error)
+    if detail != error.detail:
+        _log.warning("refused: %s", detail, extra={"fields": {"kind": error.kind, "cause": error.detail}})
+    return _response(problem_of(error, current_request_id()) | {"detail": detail})
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -1,15 +1,17 @@
 """The resources: /plan, /estimate, /plans, /healthz, /readyz, /metrics."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
-from service.api.body import BodyLimits, ReceivedBody, receive_body
+from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
+from service.api.readiness import Check
 from service.api.schemas import EstimateAnswer, HealthAnswer, PlanAnswer, ReadinessAnswer
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -23,15 +25,17 @@ class Services:
     Attributes:
         planning: answers questions.
         metrics: of this service.
-        checks: each part of readiness by name, as a function that says ``ok`` or what is missing.
+        checks: each part of readiness by name.
         body_limits: of request bodies.
+        bodies: room for them.
         threads: requests that are worked on at the same time, those that wait for a planning process included.
     """
 
     planning: Planning
     metrics: Metrics
-    checks: Mapping[str, Callable[[], str]]
+    checks: Mapping[str, Callable[[], Check]]
     body_limits: BodyLimits
+    bodies: BodyAdmission
     threads: int
 
 
@@ -43,11 +47,13 @@ def _services(request: Request) -> Services:
 Given = Annotated[Services, Depends(_services)]
 
 
-async def _body(request: Request, services: Given) -> ReceivedBody:
-    return await receive_body(request, services.body_limits)
+async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody]:
+    with services.bodies.admitted():
+        yield await receive_body(request, services.body_limits)
 
 
-Body = Annotated[ReceivedBody, Depends(_body)]
+# Within the function only: a client that does not read its answer must not keep the room.
+Body = Annotated[ReceivedBody, Depends(_body, scope="function")]
 
 router = APIRouter()
 
@@ -96,7 +102,10 @@ def post_plan(body: Body, services: Given) -> Response:
     summary="Price a placement",
     response_model=EstimateAnswer,
     responses=_problems(
-        {404: "No plan is stored under plan_id.", 422: "Not valid or not supported: the problem's type says which."}
+        {
+            404: "No plan is stored under plan_id.",
+            422: "Not valid, not supported, or not in time: the problem's type says which.",
+        }
         | _BODY_PROBLEMS
     ),
     openapi_extra=_takes("ShardsEstimateRequest", "StoredEstimateRequest"),
@@ -134,8 +143,9 @@ async def get_health() -> HealthAnswer:
 def get_readiness(services: Given) -> Response:
     """Each part, and what is missing."""
     checks = {name: check() for name, check in services.checks.items()}
-    ready = all(result == "ok" for result in checks.values())
-    return _json(ReadinessAnswer(ready=ready, checks=checks), 200 if ready else 503)
+    ready = all(check.usable for check in checks.values())
+    states = {name: check.state for name, check in checks.items()}
+    return _json(ReadinessAnswer(ready=ready, checks=states), 200 if ready else 503)
 
 
 @router.get(
@@ -150,5 +160,7 @@ async def get_metrics(services: Given) -> Response:
     return Response(services.metrics.exposition(), media_type=CONTENT_TYPE)
 
 
-def _json(answer: BaseModel, status: int = 200) -> Response:
-    return Response(answer.model_dump_json(), status, media_type="application/json")
+def _json(answer: BaseModel | Mapping[str, Any], status: int = 200) -> Response:
+    if isinstance(answer, BaseModel):
+        answer = answer.model_dump(mode="json")
+    return Response(json.dumps(answer, ensure_ascii=False, allow_nan=False), status, media_type="application/json")

@@ -59,7 +59,6 @@ Column = Annotated[int, Field(ge=0, le=MAX_DIM)]
 Columns = Annotated[list[Column], Field(min_length=2, max_length=2, description="[start, stop), columns.")]
 BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Samples in a step, over all devices.")]
 OptimizerName = Annotated[Optimizer, Field(strict=False, description="Optimizer fused into the backward pass.")]
-CountBuffers = Annotated[bool, Field(description="Whether a step's buffers count as memory.")]
 
 
 def _memory_form(value: object) -> str:
@@ -137,7 +136,7 @@ class ConstraintsBody(_Request):
     max_shard_dim: int = Field(
         default=1024, ge=DIM_MULTIPLE, le=MAX_DIM, description="Widest shard, columns; wider tables are cut."
     )
-    count_buffers: CountBuffers = True
+    count_buffers: bool = Field(default=True, description="Whether a step's buffers count as memory.")
 
 
 class PlanRequest(_Request):
@@ -170,12 +169,6 @@ class ShardBody(_Request):
     device: int = Field(ge=0, lt=MAX_DEVICES)
 
 
-class EstimateConstraintsBody(_Request):
-    """What counts as memory."""
-
-    count_buffers: CountBuffers = True
-
-
 class ShardsEstimateRequest(_Request):
     """What would this placement cost?"""
 
@@ -183,7 +176,10 @@ class ShardsEstimateRequest(_Request):
     devices: DevicesBody
     global_batch_size: BatchSize
     optimizer: OptimizerName
-    constraints: EstimateConstraintsBody = EstimateConstraintsBody()
+    constraints: ConstraintsBody = Field(
+        ConstraintsBody(),
+        description="Those that the placement was planned with: they say which slices that touch count as one shard.",
+    )
     shards: list[ShardBody] = Field(min_length=1, description="They tile every table's columns.")
 
 
@@ -266,7 +262,8 @@ class ReadinessAnswer(_Answer):
 
     ready: bool
     checks: dict[str, str] = Field(
-        description="Each part, and ok or what is missing.", examples=[{"models": "ok", "database": "ok"}]
+        description="Each part, and ok or what is missing; not everything that is missing makes it not ready.",
+        examples=[{"models": "ok", "database": "ok", "planner": "1 of 2 planning processes"}],
     )
 
 

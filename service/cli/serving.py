@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -35,14 +36,14 @@ def plan(request: RequestFile, pretty: Pretty = False) -> None:
 
     from service import wiring
 
-    arrived = time.monotonic()
     body = _read(request)
+    arrived = time.monotonic()
     planning = wiring.local_planning(settings_with())
     try:
         answer = planning.plan(body, arrived)
     except ShardwrightError as error:
         _refuse(error)
-    _print(answer.model_dump(mode="json"), pretty)
+    _print(answer, pretty)
 
 
 @app.command()
@@ -74,7 +75,7 @@ def _read(path: Path) -> bytes:
         fail(f"shardwright: cannot read {path}: {error.strerror}")
 
 
-def _print(answer: dict[str, Any], pretty: bool) -> None:
+def _print(answer: Mapping[str, Any], pretty: bool) -> None:
     if pretty:
         from service.cli.pretty import print_answer
 

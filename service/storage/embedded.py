@@ -7,6 +7,7 @@ fails on a server that is still starting, and opens every folder above the data 
 
 import fcntl
 import hashlib
+import logging
 import os
 import pwd
 import shlex
@@ -35,6 +36,8 @@ _SOCKET_NAME = f".s.PGSQL.{_PORT}"
 _LONGEST_SOCKET_PATH = 103
 _STOP_TIMEOUT_S = 60
 _POLL_S = 0.05
+
+_log = logging.getLogger(__name__)
 
 
 class EmbeddedServerFailed(ShardwrightError):
@@ -250,6 +253,7 @@ def _server_account(home: Path) -> dict[str, Any]:
     for folder in {home, *home.parents, _binaries(), *_binaries().parents}:
         mode = folder.stat().st_mode
         if not mode & 0o001:
+            _log.warning("%s becomes passable for others (o+x): Postgres runs as %s", folder, _SYSTEM_USER)
             folder.chmod(mode | 0o001)
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
@@ -257,6 +261,7 @@ def _server_account(home: Path) -> dict[str, Any]:
 def _system_user() -> pwd.struct_passwd:
     with suppress(KeyError):
         return pwd.getpwnam(_SYSTEM_USER)
+    _log.warning("making the system user %s: root cannot run Postgres", _SYSTEM_USER)
     with suppress(OSError):
         # Fails where another process makes it at the same time, which is as good.
         subprocess.run(["useradd", "--system", _SYSTEM_USER], check=False, capture_output=True)
@@ -294,13 +299,16 @@ def _socket_dir(pgdata: Path, account: dict[str, Any]) -> Path:
 
 
 def _run(command: list[str], account: dict[str, Any]) -> None:
-    """Runs one of Postgres's programs to its end; its output goes to a file, since the server inherits it."""
+    """Runs one of Postgres's programs to its end, out of Ctrl-C's reach.
+
+    Its output goes to a file, since the server inherits it.
+    """
     with tempfile.TemporaryFile("w+") as output:
         try:
             program = str(_binaries() / command[0])
             subprocess.run(
                 [program, *command[1:]], check=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-                **account,
+                start_new_session=True, **account,
             )  # fmt: skip
         except OSError as error:
             raise EmbeddedServerFailed(f"{command[0]} cannot be run: {error.strerror}") from error

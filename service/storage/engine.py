@@ -15,7 +15,11 @@ RETRY_AFTER_S = 2
 _DRIVER = "postgresql+psycopg"
 _CONNECT_TIMEOUT_S = 2
 _POOL_TIMEOUT_S = 2.0
-_KEEPALIVE_IDLE_S = 30
+_TCP = {"tcp_user_timeout": 5_000, "keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
+"""Milliseconds, seconds, seconds, probes after which a machine is taken for gone; by itself TCP takes 15 minutes."""
+
+_OUTAGES = ("25006", "53", "57")
+"""Beginnings of SQLSTATEs of a server that cannot serve now: a primary turned standby, no resources, a shutdown."""
 
 
 class InvalidDatabaseUrl(ShardwrightError):
@@ -52,6 +56,8 @@ def build_engine(
 ) -> Engine:
     """An engine with a pool whose connections are checked before use; opens none yet.
 
+    What the URL states of a connection goes before what is set here.
+
     Args:
         url: in any form that ``database_url`` takes.
         application_name: what ``pg_stat_activity`` shows.
@@ -62,14 +68,15 @@ def build_engine(
     Raises:
         InvalidDatabaseUrl: the URL is malformed or of another database.
     """
+    parsed = _parsed(url)
     return create_engine(
-        _parsed(url),
+        parsed,
         pool_pre_ping=True,
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=_POOL_TIMEOUT_S,
         hide_parameters=True,
-        connect_args=_connect_args(application_name, statement_timeout_ms, lock_timeout_ms),
+        connect_args=_connect_args(parsed, application_name, statement_timeout_ms, lock_timeout_ms),
     )
 
 
@@ -80,11 +87,12 @@ def build_unpooled_engine(
 
     The arguments are those of ``build_engine``.
     """
+    parsed = _parsed(url)
     return create_engine(
-        _parsed(url),
+        parsed,
         poolclass=NullPool,
         hide_parameters=True,
-        connect_args=_connect_args(application_name, statement_timeout_ms, lock_timeout_ms),
+        connect_args=_connect_args(parsed, application_name, statement_timeout_ms, lock_timeout_ms),
     )
 
 
@@ -102,7 +110,7 @@ def storage_errors() -> Iterator[None]:
     except exc.TimeoutError as error:
         raise _unavailable("all connections are in use") from error
     except exc.DBAPIError as error:
-        if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
+        if _is_outage(error):
             raise _unavailable(_first_line(error)) from error
         raise
 
@@ -111,13 +119,18 @@ def _parsed(url: str | URL) -> URL:
     return url if isinstance(url, URL) else database_url(url)
 
 
-def _connect_args(application_name: str, statement_timeout_ms: int, lock_timeout_ms: int) -> dict[str, Any]:
-    return {
-        "connect_timeout": _CONNECT_TIMEOUT_S,
-        "application_name": application_name,
-        "keepalives_idle": _KEEPALIVE_IDLE_S,
-        "options": f"-c statement_timeout={statement_timeout_ms} -c lock_timeout={lock_timeout_ms}",
-    }
+def _connect_args(url: URL, application_name: str, statement_timeout_ms: int, lock_timeout_ms: int) -> dict[str, Any]:
+    own = {"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": application_name, **_TCP}
+    timeouts = f"-c statement_timeout={statement_timeout_ms} -c lock_timeout={lock_timeout_ms}"
+    # Of two settings of one parameter the server takes the later one.
+    options = " ".join([timeouts, *url.normalized_query.get("options", ())])
+    return {name: value for name, value in own.items() if name not in url.query} | {"options": options}
+
+
+def _is_outage(error: exc.DBAPIError) -> bool:
+    if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
+        return True
+    return (getattr(error.orig, "sqlstate", None) or "").startswith(_OUTAGES)
 
 
 def _unavailable(reason: str) -> StorageUnavailable:

@@ -45,6 +45,11 @@ def head() -> str:
     return revision
 
 
+def known() -> frozenset[str]:
+    """All revisions that this version of the code knows."""
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
 def current(engine: Engine) -> str | None:
     """The database's revision, or None where it was never migrated.
 
@@ -107,8 +112,7 @@ def _one_migrator(engine: Engine, wait_s: float) -> Iterator[None]:
 
 
 def _refuse_unknown(revision: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if revision is not None and revision not in known:
+    if revision is not None and revision not in known():
         raise UnknownRevision(
             f"the database is at revision {revision!r}, which this version does not know; run the version that made it",
             revision=revision,

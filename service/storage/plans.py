@@ -1,7 +1,7 @@
 """The plan repository."""
 
-from sqlalchemy import Engine, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Engine, func, or_, select
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import Session
 
 from service.domain.ports import StoredPlan
@@ -27,15 +27,29 @@ class PlanRepository:
             return _stored(row) if row else None
 
     def put(self, plan: StoredPlan) -> StoredPlan:
-        """Stores a plan durably and returns the one stored under its id, which is the first that was put there.
+        """Stores a plan durably and returns the one stored under its id.
+
+        That is the first that was put there; but one whose answer's ``status`` is ``cut_short`` gives way to one that
+        is ``complete`` or costs less.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         with storage_errors(), Session(self._engine) as session, session.begin():
-            session.execute(insert(PlanRow).values(_values(plan)).on_conflict_do_nothing())
+            session.execute(_put(plan))
             row = session.scalars(select(PlanRow).where(PlanRow.plan_id == plan.plan_id)).one()
             return _stored(row)
+
+
+def _put(plan: StoredPlan) -> Insert:
+    values = _values(plan)
+    fresh = insert(PlanRow).values(values)
+    better = or_(fresh.excluded.answer["status"].astext == "complete", fresh.excluded.max_cost_ms < PlanRow.max_cost_ms)
+    return fresh.on_conflict_do_update(
+        index_elements=[PlanRow.plan_id],
+        set_={name: fresh.excluded[name] for name in values} | {"created_at": func.now()},
+        where=(PlanRow.answer["status"].astext == "cut_short") & better,
+    )
 
 
 def _values(plan: StoredPlan) -> dict[str, object]:

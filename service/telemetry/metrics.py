@@ -57,6 +57,9 @@ class Metrics:
         self.planner_waiting = Gauge(
             "shardwright_planner_waiting", "Requests that wait for a planning process.", registry=registry
         )
+        self.planner_deaths = Counter(
+            "shardwright_planner_deaths", "Planning processes that died or were stuck.", registry=registry
+        )
         self._models = Gauge(
             "shardwright_model_info", "Cost models loaded.", ["hardware", "kind", "version"], registry=registry
         )

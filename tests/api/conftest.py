@@ -7,8 +7,17 @@ import pytest
 from sqlalchemy import URL
 
 from service.wiring import running_app
+from tests.api.processes import setting_names
 from tests.api.support import FACTORY, listening, settings
 from tests.conftest import Databases
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_from_outside() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        for name in setting_names():
+            environment.delenv(name)
+        yield
 
 
 @pytest.fixture(scope="session")

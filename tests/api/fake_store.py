@@ -1,20 +1,29 @@
 """A source of fake cost models that planning processes can import without more than they need."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from service.domain.errors import UnknownHardware
+from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.ports import CostModels, Embeddings
 from service.domain.tables import Table
-from tests.fakes import FakeCommunication, FakeCompute, fake_models
+from tests.fakes import FakeCommunication, FakeCompute
 
 
 class SlowCompute(FakeCompute):
     """Takes its time over every question that it is asked."""
 
+    seconds = 1.0
+
     def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
-        time.sleep(1.0)
+        time.sleep(self.seconds)
         return super().encode(tables, batch_size)
+
+
+class StuckCompute(SlowCompute):
+    """Does not come to an end while anyone looks."""
+
+    seconds = 3600.0
 
 
 class BrokenCompute(FakeCompute):
@@ -24,20 +33,31 @@ class BrokenCompute(FakeCompute):
         raise LookupError("secret")
 
 
+_COMPUTE = {"broken": BrokenCompute, "fake": FakeCompute, "slow": SlowCompute, "stuck": StuckCompute}
+
+
 class FakeStore:
-    """Cost models of hardware ``fake``; of ``slow``, which takes a second over a plan; of ``broken``, which fails."""
+    """Cost models of hardware ``fake``; of ``slow``, which takes a second over a plan; of ``stuck``; of ``broken``.
+
+    Two files in the root, where they are there, change what is found: ``latest`` has the number of the newest compute
+    version, ``damaged`` the names of hardware whose models cannot be read.
+    """
 
     def __init__(self, root: str) -> None:
-        self.root = root
+        self.root = Path(root)
 
     def hardware(self) -> list[str]:
-        return ["broken", "fake", "slow"]
+        return list(_COMPUTE)
 
-    def cost_models(self, hardware: str) -> CostModels:
-        if hardware == "slow":
-            return CostModels(SlowCompute(), FakeCommunication())
-        if hardware == "broken":
-            return CostModels(BrokenCompute(), FakeCommunication())
-        if hardware == "fake":
-            return fake_models()
-        raise UnknownHardware(f"no cost models for {hardware!r}", known=self.hardware())
+    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> CostModels:
+        if hardware not in _COMPUTE:
+            raise UnknownHardware(f"no cost models for {hardware!r}", known=self.hardware())
+        if hardware in self._said("damaged").split():
+            raise DamagedArtifact(f"{hardware}/compute/1: manifest.json cannot be read: '/secret/manifest.json'")
+        compute = _COMPUTE[hardware]()
+        compute.version = versions["compute"] if versions else f"fake/compute/{self._said('latest') or 1}"
+        return CostModels(compute, FakeCommunication())
+
+    def _said(self, name: str) -> str:
+        path = self.root / name
+        return path.read_text() if path.is_file() else ""

@@ -7,6 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 
+def clean_environment(**settings: str) -> dict[str, str]:
+    """This process's environment with just these settings of the service."""
+    return {name: value for name, value in os.environ.items() if not _is_setting(name)} | settings
+
+
+def setting_names() -> list[str]:
+    """The settings of the service that this process's environment has."""
+    return [name for name in os.environ if _is_setting(name)]
+
+
+def _is_setting(name: str) -> bool:
+    return name.startswith("SHARDWRIGHT_") or name in ("DATABASE_URL", "PORT")
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
@@ -32,7 +46,8 @@ def planning_processes(parent: int) -> set[int]:
 def kill(pid: int) -> None:
     """SIGKILL, and a wait for its effect."""
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(pid))
+    # Its parent sees the end only once the last of its threads is gone.
+    wait_for(lambda: not is_alive(pid) and len(list(Path("/proc").glob(f"{pid}/task/*"))) < 2)
 
 
 def mapped_files(pid: int) -> str:

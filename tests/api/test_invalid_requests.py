@@ -171,6 +171,15 @@ def test_sharding_that_is_not_modelled_is_named(client: httpx.Client, name: str)
     assert problem["pointers"] == ["/constraints/sharding_types/1"]
 
 
+def test_an_estimate_takes_the_constraints_of_a_plan_and_refuses_what_it_refuses(client: httpx.Client) -> None:
+    body = request(shards=[{"table": "t0", "columns": [0, 64], "device": 0}], tables=[table("t0")])
+    del body["algorithm"]
+    response = client.post("/estimate", json=body | {"constraints": {"sharding_types": ["row_wise"]}})
+    assert (response.status_code, kind(response)) == (422, "unsupported_sharding")
+    wrong = client.post("/estimate", json=body | {"constraints": {"min_shard_dim": 64, "max_shard_dim": 32}})
+    assert pointers(wrong) == {"/constraints/min_shard_dim"}
+
+
 def test_unpooled_lookups_are_not_modelled(client: httpx.Client) -> None:
     response = client.post("/plan", json=request(tables=[table("a"), table("b", pooling_mode="none")]))
     assert (response.status_code, kind(response)) == (422, "unsupported_sharding")

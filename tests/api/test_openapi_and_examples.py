@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from service.api.app import openapi_yaml
-from service.api.conversion import plan_problem
+from service.api.conversion import posed_problem
 from service.api.parsing import Limits, parse_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def test_the_workloads_that_the_readme_promises_are_there() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_a_valid_request(path: Path) -> None:
-    problem = plan_problem(parse_plan(path.read_bytes(), LIMITS))
+    problem = posed_problem(parse_plan(path.read_bytes(), LIMITS))
     assert problem.topology.hardware == "cpu-fbgemm"
     assert len(problem.tables) == len(json.loads(path.read_text())["tables"])
 

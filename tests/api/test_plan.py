@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.api.support import GIB, kind, pointers, request, table
 
@@ -87,6 +88,21 @@ def test_estimating_a_stored_plan_by_its_id_gives_its_costs(client: httpx.Client
     assert answer["max_cost_ms"] == plan["max_cost_ms"]
 
 
+@pytest.mark.parametrize("constraints", [{"max_shard_dim": 64}, {"sharding_types": ["column_wise"]}])
+def test_pasting_a_plan_with_its_constraints_gives_its_costs_where_they_kept_slices_apart(
+    client: httpx.Client, constraints: dict[str, Any]
+) -> None:
+    devices = {"count": 1, "memory_bytes": GIB, "hardware": "fake"}
+    question = request(devices=devices, constraints=constraints, optimizer="rowwise_adagrad", seed=8)
+    plan = client.post("/plan", json=question).json()
+    assert len([shard for shard in plan["shards"] if shard["table"] == "t1"]) == 2
+    body = {key: question[key] for key in ("tables", "devices", "global_batch_size", "optimizer")}
+    answer = client.post("/estimate", json=body | {"shards": plan["shards"], "constraints": constraints}).json()
+    assert answer == {key: plan[key] for key in ("devices", "max_cost_ms", "models", "assumptions")}
+    merged = client.post("/estimate", json=body | {"shards": plan["shards"]}).json()
+    assert merged["max_cost_ms"] != plan["max_cost_ms"]
+
+
 def test_estimating_an_unknown_plan_is_not_found(client: httpx.Client) -> None:
     assert kind(client.post("/estimate", json={"plan_id": "0" * 32})) == "plan_not_found"
 
@@ -142,7 +158,7 @@ def test_unknown_hardware_names_what_is_known(client: httpx.Client) -> None:
     devices = {"count": 2, "memory_bytes": GIB, "hardware": "abacus"}
     response = client.post("/plan", json=request(devices=devices))
     assert (response.status_code, kind(response)) == (422, "unknown_hardware")
-    assert response.json()["known"] == ["broken", "fake", "slow"]
+    assert response.json()["known"] == ["broken", "fake", "slow", "stuck"]
 
 
 def test_time_that_runs_out_before_a_plan_is_said_so_and_not_called_infeasible(client: httpx.Client) -> None:

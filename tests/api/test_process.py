@@ -6,15 +6,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.processes import is_alive, mapped_files, planning_processes, wait_for
+from service.storage.embedded import EmbeddedPostgres
+from tests.api.processes import clean_environment, is_alive, mapped_files, planning_processes, wait_for
 from tests.api.support import GIB, request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,27 +24,40 @@ PATIENCE_S = 60
 
 
 class Served:
-    """A service process with a data directory of its own."""
+    """A service process, leader of its group, with a data directory of its own."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, **settings: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-        environment |= {
-            "SHARDWRIGHT_DATA_DIR": str(data_dir),
-            "PORT": str(port),
-            "SHARDWRIGHT_PLANNER_PROCESSES": "2",
-        }
+        environment = clean_environment(
+            SHARDWRIGHT_DATA_DIR=str(data_dir), PORT=str(port), SHARDWRIGHT_PLANNER_PROCESSES="2", **settings
+        )
         self.log = data_dir.with_suffix(".log")
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.api.serve_fake"], cwd=ROOT, env=environment, stderr=log
+                [sys.executable, "-m", "tests.api.serve_fake"],
+                cwd=ROOT,
+                env=environment,
+                stderr=log,
+                start_new_session=True,
             )
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, trust_env=False)
 
     def planning_processes(self) -> set[int]:
         """Its children that plan."""
         return planning_processes(self.process.pid)
+
+    def answers(self) -> bool:
+        """Whether it serves; fails where it has ended."""
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return self.client.get("/healthz").status_code == 200
+        except httpx.ConnectError:
+            return False
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -51,21 +66,35 @@ class Served:
 
 
 @contextmanager
-def _served(data_dir: Path) -> Iterator[Served]:
-    served = Served(data_dir)
+def _started(data_dir: Path, **settings: str) -> Iterator[Served]:
+    served = Served(data_dir, **settings)
     try:
-        while True:
-            try:
-                served.client.get("/healthz")
-                break
-            except httpx.ConnectError:
-                assert served.process.poll() is None, served.log.read_text()
-                time.sleep(0.05)
         yield served
     finally:
         served.client.close()
         if served.process.poll() is None:
-            served.stop()
+            try:
+                served.stop()
+            except subprocess.TimeoutExpired:
+                served.process.kill()
+                served.process.wait()
+
+
+@contextmanager
+def _served(data_dir: Path, **settings: str) -> Iterator[Served]:
+    with _started(data_dir, **settings) as served:
+        wait_for(served.answers, PATIENCE_S)
+        yield served
+
+
+@pytest.fixture
+def data_dir(server_folder: Path) -> Iterator[Path]:
+    """Where a service keeps its data; no Postgres is left running in it."""
+    folder = server_folder / "var"
+    yield folder
+    if _postgres_runs(folder):
+        with EmbeddedPostgres(folder):
+            pass
 
 
 def _postgres_runs(data_dir: Path) -> bool:
@@ -73,8 +102,11 @@ def _postgres_runs(data_dir: Path) -> bool:
     return note.exists() and is_alive(int(note.read_text().splitlines()[0]))
 
 
-def test_plans_survive_a_clean_stop_and_a_kill_and_nothing_is_left_running(tmp_path: Path) -> None:
-    data_dir = tmp_path / "var"
+def _question(hardware: str, **changes: Any) -> dict[str, Any]:
+    return request(devices={"count": 2, "memory_bytes": GIB, "hardware": hardware}, **changes)
+
+
+def test_plans_survive_a_clean_stop_and_a_kill_and_nothing_is_left_running(data_dir: Path) -> None:
     with _served(data_dir) as served:
         plan = served.client.post("/plan", json=request()).json()
         assert plan["saved"] is True
@@ -98,42 +130,91 @@ def test_plans_survive_a_clean_stop_and_a_kill_and_nothing_is_left_running(tmp_p
     assert not _postgres_runs(data_dir)
 
 
-def test_a_request_in_flight_is_answered_before_the_process_ends(tmp_path: Path) -> None:
-    slow = request(devices={"count": 2, "memory_bytes": GIB, "hardware": "slow"}, time_limit_ms=30_000)
-    with _served(tmp_path / "var") as served, ThreadPoolExecutor(1) as threads:
-        answer = threads.submit(served.client.post, "/plan", json=slow)
-        while "shardwright_planner_running 1.0" not in served.client.get("/metrics").text:
-            time.sleep(0.02)
+def _running(served: Served, number: int) -> Callable[[], bool]:
+    return lambda: f"shardwright_planner_running {number}.0" in served.client.get("/metrics").text
+
+
+def test_a_request_in_flight_is_answered_before_the_process_ends(data_dir: Path) -> None:
+    with _served(data_dir) as served, ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(served.client.post, "/plan", json=_question("slow", time_limit_ms=30_000))
+        wait_for(_running(served, 1))
         assert served.stop() == 0
         assert answer.result().status_code == 200
 
 
-def test_the_api_process_does_not_load_torch(tmp_path: Path) -> None:
-    with _served(tmp_path / "var") as served:
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_requests_that_do_not_end_do_not_keep_the_process_from_ending(data_dir: Path, signals: list[int]) -> None:
+    shards = [{"table": f"t{i}", "columns": [0, 64 + 64 * (i == 1)], "device": 0} for i in range(3)]
+    estimate = _question("stuck", shards=shards)
+    del estimate["algorithm"]
+    patience_s = "1" if len(signals) == 1 else "30"
+    with (
+        ThreadPoolExecutor(3) as threads,
+        _served(
+            data_dir, SHARDWRIGHT_SHUTDOWN_TIMEOUT_S=patience_s, SHARDWRIGHT_DEFAULT_TIME_LIMIT_MS="60000"
+        ) as served,
+    ):
+        for body in (estimate, estimate, estimate):
+            threads.submit(served.client.post, "/estimate", json=body)
+        wait_for(_running(served, 2))
+        began = time.monotonic()
+        for number in signals:
+            os.killpg(served.process.pid, number)
+            time.sleep(0.5)
+        assert served.process.wait(PATIENCE_S) == 0
+        assert time.monotonic() - began < 20
+    assert not _postgres_runs(data_dir)
+
+
+def test_the_api_process_does_not_load_torch(data_dir: Path) -> None:
+    with _served(data_dir) as served:
         served.client.post("/plan", json=request())
         mapped = mapped_files(served.process.pid)
         assert "pydantic_core" in mapped
         assert "torch" not in mapped
 
 
-def test_a_stop_during_start_up_leaves_no_database_behind(tmp_path: Path) -> None:
-    data_dir = tmp_path / "var"
-    served = Served(data_dir)
-    while not (data_dir / "postgres" / "postmaster.pid").exists():
-        assert served.process.poll() is None, served.log.read_text()
-        time.sleep(0.01)
-    assert served.stop() == 0
+@pytest.mark.parametrize("stage", ["initialisation", "database", "planning processes"])
+def test_ctrl_c_during_start_up_is_a_clean_stop(data_dir: Path, stage: str) -> None:
+    with _started(data_dir) as served:
+        stages: dict[str, Callable[[], bool]] = {
+            "initialisation": (data_dir / "postgres.new").exists,
+            "database": (data_dir / "postgres" / "postmaster.pid").exists,
+            "planning processes": lambda: bool(served.planning_processes()),
+        }
+        reached = stages[stage]
+        wait_for(lambda: served.process.poll() is not None or reached(), PATIENCE_S)
+        served.interrupt()
+        assert served.process.wait(PATIENCE_S) == 0, served.log.read_text()
+    assert not _postgres_runs(data_dir)
+    assert "Traceback" not in served.log.read_text()
+
+
+def test_ctrl_c_while_it_serves_is_a_clean_stop(data_dir: Path) -> None:
+    with _served(data_dir) as served:
+        served.interrupt()
+        assert served.process.wait(PATIENCE_S) == 0, served.log.read_text()
+    assert not _postgres_runs(data_dir)
+    assert "Traceback" not in served.log.read_text()
+
+
+def test_a_stop_during_start_up_leaves_no_database_behind(data_dir: Path) -> None:
+    with _started(data_dir) as served:
+        note = data_dir / "postgres" / "postmaster.pid"
+        wait_for(lambda: served.process.poll() is not None or note.exists(), PATIENCE_S)
+        assert served.stop() == 0
     assert not _postgres_runs(data_dir)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "203.0.113.7"])
-def test_an_address_that_cannot_be_had_is_one_line_and_starts_nothing(tmp_path: Path, host: str) -> None:
+def test_an_address_that_cannot_be_had_is_one_line_and_starts_nothing(data_dir: Path, host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        arguments = ["serve", "--host", host, "--port", port, "--data-dir", str(tmp_path / "var")]
+        arguments = ["serve", "--host", host, "--port", port, "--data-dir", str(data_dir)]
         ended = subprocess.run(
             [sys.executable, "-m", "service", *arguments],
             cwd=ROOT,
+            env=clean_environment(),
             capture_output=True,
             check=False,
             text=True,
@@ -142,4 +223,4 @@ def test_an_address_that_cannot_be_had_is_one_line_and_starts_nothing(tmp_path: 
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"shardwright: cannot listen on {host}:{port}: ")
     assert len(ended.stderr.splitlines()) == 1
-    assert not (tmp_path / "var").exists()
+    assert not data_dir.exists()

@@ -1,6 +1,7 @@
 """What is answered while the database cannot be reached, and once it is back."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -8,7 +9,8 @@ from sqlalchemy import make_url, text
 
 from service.storage.engine import build_engine
 from service.wiring import running_app
-from tests.api.support import FACTORY, kind, listening, request, settings
+from tests.api.processes import wait_for
+from tests.api.support import FACTORY, GIB, kind, listening, request, settings
 from tests.conftest import Databases
 
 
@@ -44,14 +46,17 @@ def test_plans_are_made_but_not_saved_while_the_database_is_away(
     ):
         assert (response.status_code, kind(response)) == (503, "storage_unavailable")
         assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["detail"] == "the database is not available"
     assert own_client.get("/healthz").status_code == 200
     ready = own_client.get("/readyz")
-    assert (ready.status_code, ready.json()["checks"]) == (503, {"models": "ok", "database": "not reachable"})
+    parts = {"models": "ok", "database": "not reachable", "planner": "ok"}
+    assert (ready.status_code, ready.json()["checks"]) == (503, parts)
 
     _away(databases, database_url, False)
-    assert own_client.get("/readyz").json() == {"ready": True, "checks": {"models": "ok", "database": "ok"}}
+    assert own_client.get("/readyz").json() == {"ready": True, "checks": parts | {"database": "ok"}}
+    # The outage is remembered for a while.
+    wait_for(lambda: bool(own_client.post("/plan", json=request(seed=2)).json()["saved"]))
     again = own_client.post("/plan", json=request(seed=2)).json()
-    assert again["saved"] is True
     assert again["plan_id"] == unsaved.json()["plan_id"]
     assert own_client.get(f"/plans/{again['plan_id']}").json() == again
 
@@ -72,16 +77,69 @@ def test_a_failing_commit_is_an_error_without_internals_and_nothing_is_stored(
     assert (response.status_code, kind(response)) == (500, "internal_error")
     assert "secret" not in response.text
     assert "plan_id" not in response.json()
+    counted = 'shardwright_plans_total{algorithm="dim_greedy",outcome="internal_error"} 1.0'
+    assert counted in own_client.get("/metrics").text
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM plans")) == 0
     engine.dispose()
 
 
-def test_a_schema_that_is_not_at_head_is_not_ready(database_url: str, own_client: httpx.Client) -> None:
-    engine = build_engine(database_url)
+def test_the_cause_of_an_outage_is_logged_and_not_told(
+    databases: Databases, database_url: str, own_client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    _away(databases, database_url, True)
+    name = str(make_url(database_url).database)
+    for path in ("/readyz", f"/plans/{'0' * 32}"):
+        response = own_client.get(path)
+        assert response.status_code == 503
+        assert name not in response.text
+    causes = [record.__dict__.get("fields", {}).get("cause", "") for record in caplog.records]
+    assert len([cause for cause in causes if name in cause]) >= 2
+    _away(databases, database_url, False)
+
+
+def test_damaged_models_are_named_without_the_path_of_their_files(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "damaged").write_text("slow")
+    with running_app(settings(database_url, model_store=str(tmp_path)), FACTORY) as app, listening(app) as client:
+        devices = {"count": 2, "memory_bytes": GIB, "hardware": "slow"}
+        response = client.post("/plan", json=request(devices=devices))
+        assert (response.status_code, kind(response)) == (503, "damaged_artifact")
+        ready = client.get("/readyz")
+        assert ready.status_code == 200
+        for text in (response.json()["detail"], ready.json()["checks"]["models"]):
+            assert "slow/compute/1" in text
+            assert "secret" not in text
+        assert client.post("/plan", json=request()).status_code == 200
+    assert any("/secret/manifest.json" in str(record.__dict__.get("fields")) for record in caplog.records)
+
+
+def _set_revision(url: str, statement: str) -> None:
+    engine = build_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = 'other'"))
+        connection.execute(text(statement))
     engine.dispose()
+
+
+def test_a_schema_that_is_not_at_head_is_not_ready(database_url: str, own_client: httpx.Client) -> None:
+    _set_revision(database_url, "DELETE FROM alembic_version")
     ready = own_client.get("/readyz")
     assert ready.status_code == 503
-    assert ready.json()["checks"]["database"].startswith("the schema is at other")
+    assert ready.json()["checks"]["database"].startswith("the schema is at None")
+
+
+def test_a_schema_of_a_newer_version_leaves_this_one_ready(database_url: str, own_client: httpx.Client) -> None:
+    _set_revision(database_url, "UPDATE alembic_version SET version_num = 'later'")
+    ready = own_client.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["checks"]["database"] == "the schema is newer"
+
+
+def test_a_revision_that_cannot_be_read_is_not_ready_and_no_failure(
+    database_url: str, own_client: httpx.Client
+) -> None:
+    _set_revision(database_url, "ALTER TABLE alembic_version RENAME COLUMN version_num TO other")
+    ready = own_client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["checks"]["database"] == "the schema's revision cannot be read"

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from service.telemetry import logging as structured_logging
+from tests.api.processes import wait_for
 from tests.api.support import request
 
 
@@ -80,6 +81,8 @@ def lines() -> Iterator[io.StringIO]:
 
 def test_each_request_leaves_one_access_line_with_its_id(client: httpx.Client, lines: io.StringIO) -> None:
     client.get("/a%22%0Ab", headers={"X-Request-ID": "mine"})
+    # The line follows the end of the answer.
+    wait_for(lambda: "service.access" in lines.getvalue())
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
     (access,) = [entry for entry in logged if entry["logger"] == "service.access"]
     assert (access["request_id"], access["status"], access["route"]) == ("mine", 404, None)

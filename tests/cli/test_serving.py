@@ -1,8 +1,10 @@
 """The command line: the same bodies as the API, answers on standard output, problems on standard error."""
 
+import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,16 @@ from service.api.app import openapi_yaml
 from service.api.planning import Planning
 from service.cli import app
 from service.settings import Settings
+from tests.api.processes import setting_names
 from tests.api.support import FACTORY, request, table
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in setting_names():
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -50,6 +59,24 @@ def test_plan_reads_standard_input_and_prints_tables(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for text in ("wide [bold]", "column_wise", "64:128", "backward", "fake/compute/1", "no reuse histogram"):
         assert text in result.stdout
+
+
+class SlowInput(io.BytesIO):
+    """What someone pipes into the command after a while."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        time.sleep(1.2)
+        return super().read(size)
+
+
+@pytest.mark.usefixtures("fake_models")
+def test_the_time_limit_begins_when_standard_input_has_been_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = SlowInput(json.dumps(request(time_limit_ms=1_000)).encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(body))
+    app(["plan", "-"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["planning_ms"] < 1_000
 
 
 @pytest.mark.usefixtures("fake_models")

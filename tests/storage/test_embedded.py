@@ -5,8 +5,10 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -30,6 +32,18 @@ OWNER = """
     sys.stdin.read()
     engine.dispose()
     server.stop()
+"""
+
+
+DEAF_OWNER = """
+    import os, signal, sys
+    from pathlib import Path
+    signal.signal(signal.SIGINT, lambda *_: None)
+    from service.storage.embedded import EmbeddedPostgres
+
+    with EmbeddedPostgres(Path(sys.argv[1])):
+        pass
+    os._exit(0)  # The interpreter's own end would no longer be deaf.
 """
 
 
@@ -77,7 +91,7 @@ def postmaster(folder: Path) -> int:
     return int((folder / "var" / "postgres" / "postmaster.pid").read_text().split()[0])
 
 
-def kill(process: "subprocess.Popen[str]") -> None:
+def kill(process: "subprocess.Popen[Any]") -> None:
     process.kill()
     process.wait()
 
@@ -179,14 +193,16 @@ def test_an_owner_that_ends_leaves_the_server_to_its_other_users(
 
 def test_users_that_start_at_once_share_one_server(server_folder: Path) -> None:
     servers = [EmbeddedPostgres(server_folder / "var") for _ in range(6)]
-    with ThreadPoolExecutor(6) as pool:
+    with ExitStack() as users, ThreadPoolExecutor(6) as pool:
+        for server in servers:
+            users.callback(server.stop)
         urls = set(pool.map(EmbeddedPostgres.start, servers))
         pid = postmaster(server_folder)
         (url,) = urls
         execute(url, "SELECT 1")
         list(pool.map(EmbeddedPostgres.stop, servers[1:]))
         assert postmaster(server_folder) == pid
-    servers[0].stop()
+        servers[0].stop()
     assert not (server_folder / "var" / "postgres" / "postmaster.pid").exists()
 
 
@@ -201,6 +217,35 @@ def test_an_initialisation_that_was_killed_is_begun_anew(server: EmbeddedPostgre
 def test_a_folder_with_a_long_and_odd_name_works(server_folder: Path) -> None:
     with EmbeddedPostgres(server_folder / ("it's a folder " + "x" * 120)) as url:
         execute(url, "SELECT 1")
+
+
+def test_an_initialisation_is_out_of_reach_of_the_process_group(server: EmbeddedPostgres, server_folder: Path) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", dedent(DEAF_OWNER), str(server_folder / "var")],
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
+    )
+    try:
+        give_up = time.monotonic() + 60
+        while not (server_folder / "var" / "postgres.new").exists():
+            assert time.monotonic() < give_up
+            assert starter.poll() is None
+            time.sleep(0.005)
+        while starter.poll() is None and time.monotonic() < give_up:
+            os.killpg(starter.pid, signal.SIGINT)
+            time.sleep(0.05)
+        assert starter.wait(60) == 0
+    finally:
+        kill(starter)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as another user")
+def test_what_root_opens_to_the_server_is_logged(
+    server: EmbeddedPostgres, server_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server_folder.chmod(0o700)
+    server.start()
+    assert f"{server_folder} becomes passable for others" in caplog.text
 
 
 def test_data_of_another_version_is_a_clear_error(server: EmbeddedPostgres, server_folder: Path) -> None:

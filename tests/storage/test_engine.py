@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 
 from service.domain.errors import StorageUnavailable
 from service.domain.ports import StoredPlan
@@ -60,6 +60,45 @@ def test_sessions_have_their_name_and_timeouts(database_url: str) -> None:
         ]
     assert shown == ["me", "1234ms", "567ms"]
     engine.dispose()
+
+
+def test_what_the_url_states_of_a_connection_goes_first(database_url: str) -> None:
+    stated = make_url(database_url).update_query_dict(
+        {"options": "-c search_path=mine -c lock_timeout=99", "application_name": "theirs", "connect_timeout": "7"}
+    )
+    engine = build_engine(stated, application_name="ours", statement_timeout_ms=1234)
+    names = ("search_path", "lock_timeout", "application_name", "statement_timeout")
+    with engine.connect() as connection:
+        shown = [connection.scalar(text(f"SHOW {name}")) for name in names]
+        parameters = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert shown == ["mine", "99ms", "theirs", "1234ms"]
+    assert parameters["connect_timeout"] == "7"
+    engine.dispose()
+
+
+def test_a_connection_to_a_machine_that_is_gone_ends_within_seconds(database_url: str) -> None:
+    engine = build_engine(database_url)
+    with engine.connect() as connection:
+        stated = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert int(stated["tcp_user_timeout"]) <= 10_000
+    assert int(stated["keepalives_idle"]) + int(stated["keepalives_interval"]) * int(stated["keepalives_count"]) <= 30
+    engine.dispose()
+
+
+@pytest.mark.parametrize("state", ["25006", "53100", "53300", "57P01", "57P03"])
+def test_a_server_that_cannot_serve_now_is_an_outage(engine: Engine, state: str) -> None:
+    raised = f"DO $$ BEGIN RAISE 'no' USING ERRCODE = '{state}'; END $$"
+    with pytest.raises(StorageUnavailable), storage_errors(), engine.begin() as connection:
+        connection.execute(text(raised))
+
+
+def test_a_primary_that_became_read_only_is_an_outage(engine: Engine, database_url: str) -> None:
+    url = make_url(database_url).update_query_dict({"options": "-c default_transaction_read_only=on"})
+    read_only = build_engine(url)
+    with pytest.raises(StorageUnavailable):
+        PlanRepository(read_only).put(PLAN)
+    read_only.dispose()
+    assert PlanRepository(engine).get(PLAN.plan_id) is None
 
 
 def test_an_unreachable_server_is_an_outage_that_names_no_password() -> None:

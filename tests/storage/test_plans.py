@@ -44,6 +44,21 @@ def test_the_first_plan_put_wins_and_later_ones_get_it(engine: Engine) -> None:
     assert store.get("f00d") == PLAN
 
 
+def test_a_plan_that_was_cut_short_gives_way_to_a_better_one_only(engine: Engine) -> None:
+    store = PlanRepository(engine)
+    cut = replace(PLAN, max_cost_ms=5.0, answer={"status": "cut_short", "n": 1})
+    worse = replace(cut, max_cost_ms=5.5, answer={"status": "cut_short", "n": 2})
+    cheaper = replace(cut, max_cost_ms=4.5, answer={"status": "cut_short", "n": 3})
+    complete = replace(cut, max_cost_ms=4.5, answer={"status": "complete", "n": 4})
+    later = replace(cut, max_cost_ms=4.0, answer={"status": "complete", "n": 5})
+    assert store.put(cut) == cut
+    assert store.put(worse) == cut
+    assert store.put(cheaper) == cheaper
+    assert store.put(complete) == complete
+    assert store.put(later) == complete
+    assert store.get("f00d") == complete
+
+
 def test_of_sixteen_plans_put_at_once_one_wins_for_all(database_url: str) -> None:
     engine = build_engine(database_url, pool_size=16)
     store, barrier = PlanRepository(engine), Barrier(16)

@@ -1,0 +1,94 @@
+"""One planning process, as the API's process sees it."""
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from service.api import planner_worker
+from service.api.planner_worker import SourceSpec
+from service.domain.deadline import Deadline
+
+
+class Died(Exception):
+    """The process ended before it had answered."""
+
+
+class Stuck(Exception):
+    """The process did not answer in time and was ended."""
+
+
+class PlannerProcess:
+    """A place for one planning process, which may be missing; one call at a time."""
+
+    def __init__(self, source: SourceSpec) -> None:
+        """An empty place; ``source`` is of the cost models."""
+        self._source = source
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection[Any, Any] | None = None
+
+    def start(self) -> None:
+        """Starts a process, which then loads the models.
+
+        Raises:
+            OSError: the system does not give what a process needs.
+        """
+        context = get_context("spawn")
+        pipe, theirs = context.Pipe()
+        with theirs:
+            process = context.Process(target=planner_worker.main, args=(theirs, self._source), daemon=True)
+            # Starting this helper would end the block on signals below.
+            resource_tracker.ensure_running()
+            # Ctrl-C goes to the whole group: a new process is deaf to it from its first instruction.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._process, self._pipe = process, pipe
+
+    def alive(self) -> bool:
+        """Whether there is a process and it runs."""
+        return self._process is not None and self._process.is_alive()
+
+    def call(self, call: Callable[..., Any], args: Sequence[Any], timeout: float | None) -> Any:
+        """What a function returns in the process.
+
+        Raises:
+            Died: there is no process, or it ended.
+            Stuck: it did not answer within ``timeout`` seconds.
+        """
+        if self._pipe is None:
+            raise Died
+        try:
+            self._pipe.send((call, args))
+            answered = self._pipe.poll(timeout)
+            if answered:
+                return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self.end()
+            raise Died from error
+        self.end()
+        raise Stuck
+
+    def end(self) -> None:
+        """Ends the process, whatever it is at: it holds nothing that needs an orderly end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def clear(self) -> int | None:
+        """Empties the place of a process that has ended; its exit code, or None where there was none."""
+        process, self._process, self._pipe = self._process, None, None
+        return process.exitcode if process else None
+
+
+def seconds_left(deadline: Deadline, grace: float = 0.0) -> float | None:
+    """Seconds until a deadline, at least 0, or None where there is no end; by the deadline's clock."""
+    if math.isinf(deadline.at):
+        return None
+    return max(0.0, min(deadline.at + grace - deadline.clock(), threading.TIMEOUT_MAX))

@@ -1,0 +1,249 @@
+"""Planning over stores and planners that do what a test needs."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Engine
+
+from service.api.outages import OutageMemory
+from service.api.parsing import Limits
+from service.api.planner_pool import Planner
+from service.api.planning import ModelVersions, Planning
+from service.domain.deadline import Deadline
+from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
+from service.domain.plan import Algorithm, Problem, Shard
+from service.domain.ports import PlanStore, StoredPlan
+from service.storage.plans import PlanRepository
+from service.telemetry.metrics import Metrics
+from service.usecases.estimate import Estimate, estimate
+from service.usecases.make_plan import PlanResult, PlanStatus, make_plan
+from tests.api.fake_store import FakeStore
+from tests.api.support import request
+from tests.fakes import fake_models
+
+BODY = json.dumps(request()).encode()
+
+
+class Clock:
+    """Stands still unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class AwayStore(PlanStore):
+    """A database behind a network that swallows everything."""
+
+    def __init__(self, clock: Clock, wait_s: float) -> None:
+        self.clock, self.wait_s, self.asked = clock, wait_s, 0
+
+    def get(self, plan_id: str) -> StoredPlan | None:
+        self.asked += 1
+        self.clock.now += self.wait_s
+        raise StorageUnavailable("connection to 10.1.2.3 timed out", retry_after_s=2)
+
+    def put(self, plan: StoredPlan) -> StoredPlan:
+        raise AssertionError(plan)
+
+
+class OneStore(PlanStore):
+    """Keeps the plan put last."""
+
+    def __init__(self) -> None:
+        self.plan: StoredPlan | None = None
+
+    def get(self, plan_id: str) -> StoredPlan | None:
+        return self.plan
+
+    def put(self, plan: StoredPlan) -> StoredPlan:
+        self.plan = plan
+        return plan
+
+
+class HerePlanner(Planner):
+    """Plans in this process; notes deadlines, and does as it is told.
+
+    Attributes:
+        status: of the plans that it makes.
+        error: raised instead, where there is one.
+    """
+
+    def __init__(self) -> None:
+        self.deadlines: list[Deadline] = []
+        self.status = PlanStatus.COMPLETE
+        self.error: Exception | None = None
+
+    def plan(
+        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+    ) -> PlanResult:
+        self.deadlines.append(deadline)
+        if self.error:
+            raise self.error
+        return replace(make_plan(problem, fake_models(), algorithm, seed, Deadline()), status=self.status)
+
+    def estimate(
+        self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
+    ) -> Estimate:
+        self.deadlines.append(deadline)
+        return estimate(problem, fake_models(), shards)
+
+
+def _planning(
+    plans: PlanStore, planner: HerePlanner, clock: Clock | None = None, metrics: Metrics | None = None
+) -> Planning:
+    metrics = metrics or _metrics()
+    return Planning(
+        models=ModelVersions(FakeStore(""), metrics),
+        planner=planner,
+        plans=plans,
+        limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
+        metrics=metrics,
+        clock=clock or Clock(),
+    )
+
+
+def _metrics() -> Metrics:
+    return Metrics(CollectorRegistry(), "test")
+
+
+def test_the_wait_for_a_database_that_is_away_does_not_count_against_the_time_limit() -> None:
+    clock, planner = Clock(), HerePlanner()
+    arrived = clock.now
+    answer = _planning(AwayStore(clock, wait_s=5.0), planner, clock).plan(BODY, arrived)
+    assert answer["saved"] is False
+    assert [deadline.at for deadline in planner.deadlines] == [arrived + 5.0 + 2.0]
+
+
+def test_an_outage_is_remembered_until_it_is_worth_another_try(caplog: pytest.LogCaptureFixture) -> None:
+    clock, planner = Clock(), HerePlanner()
+    store = AwayStore(clock, wait_s=5.0)
+    planning = _planning(OutageMemory(store, clock), planner, clock)
+    for _ in range(3):
+        assert planning.plan(BODY, clock.now)["saved"] is False
+    assert store.asked == 1
+    clock.now += 1.5
+    with pytest.raises(StorageUnavailable) as caught:
+        planning.stored("0" * 32)
+    assert caught.value.data["retry_after_s"] == 1
+    assert store.asked == 1
+    clock.now += 0.6
+    planning.plan(BODY, clock.now)
+    assert store.asked == 2
+    logged = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.__dict__["fields"]["cause"] for record in logged] == ["connection to 10.1.2.3 timed out"] * 2
+
+
+def test_a_database_that_is_back_is_used_again() -> None:
+    clock, store = Clock(), OneStore()
+    planning = _planning(OutageMemory(store, clock), HerePlanner(), clock)
+    assert planning.plan(BODY, clock.now)["saved"] is True
+    assert store.plan is not None
+
+
+def test_a_stored_answer_is_handed_on_as_it_is() -> None:
+    store = OneStore()
+    planning = _planning(store, HerePlanner())
+    made = planning.plan(BODY, 1000.0)
+    assert store.plan is not None
+    newer = {key: value for key, value in made.items() if key != "assumptions"} | {"of_another_version": [1]}
+    store.plan = replace(store.plan, answer=newer)
+    assert planning.plan(BODY, 1000.0) == newer
+    assert planning.stored("0" * 32) == newer
+
+
+def test_a_plan_that_another_version_stored_can_be_estimated() -> None:
+    store = OneStore()
+    planning = _planning(store, HerePlanner())
+    made = planning.plan(BODY, 1000.0)
+    assert store.plan is not None
+    kept: dict[str, Any] = json.loads(json.dumps(dict(store.plan.request)))
+    for name in ("constraints", "seed", "time_limit_ms"):
+        del kept[name]
+    kept |= {"algorithm": "not invented yet", "launch_id": None}
+    kept["tables"][0]["later"] = 1
+    shards = [shard | {"row_range": None} for shard in made["shards"]]
+    store.plan = replace(store.plan, request=kept, answer={"shards": shards})
+    answer = planning.estimate(json.dumps({"plan_id": "0" * 32}).encode())
+    assert answer.model_dump()["devices"] == made["devices"]
+
+
+def test_a_plan_that_was_cut_short_is_made_anew_until_one_is_complete(engine: Engine) -> None:
+    planner = HerePlanner()
+    planning = _planning(PlanRepository(engine), planner)
+    planner.status = PlanStatus.CUT_SHORT
+    cut = planning.plan(BODY, 1000.0)
+    assert planning.stored(cut["plan_id"]) == cut
+    # No better than the one that is there, which therefore stays.
+    assert planning.plan(BODY, 999.0) == cut
+    planner.status = PlanStatus.COMPLETE
+    complete = planning.plan(BODY, 1000.0)
+    assert (complete["status"], complete["plan_id"]) == ("complete", cut["plan_id"])
+    assert planning.stored(cut["plan_id"]) == complete
+    assert len(planner.deadlines) == 3
+    assert planning.plan(BODY, 1000.0) == complete
+    assert len(planner.deadlines) == 3
+
+
+@pytest.mark.parametrize("error", [NoPlanInTime("late"), PlannerBusy("full", retry_after_s=1)])
+def test_a_plan_that_was_cut_short_is_better_than_none(error: Exception) -> None:
+    planner = HerePlanner()
+    planning = _planning(OneStore(), planner)
+    planner.status = PlanStatus.CUT_SHORT
+    cut = planning.plan(BODY, 1000.0)
+    planner.error = error
+    assert planning.plan(BODY, 1000.0) == cut
+
+
+def test_an_estimate_ends_with_the_default_time_limit() -> None:
+    clock, planner = Clock(), HerePlanner()
+    body = request(shards=[{"table": f"t{i}", "columns": [0, 64 + 64 * (i == 1)], "device": 0} for i in range(3)])
+    del body["algorithm"]
+    _planning(OneStore(), planner, clock).estimate(json.dumps(body).encode())
+    assert [deadline.at for deadline in planner.deadlines] == [clock.now + 2.0]
+
+
+def test_an_unexpected_error_is_counted() -> None:
+    planner, metrics = HerePlanner(), _metrics()
+    planner.error = LookupError("defect")
+    with pytest.raises(LookupError):
+        _planning(OneStore(), planner, metrics=metrics).plan(BODY, 1000.0)
+    assert b'shardwright_plans_total{algorithm="dim_greedy",outcome="internal_error"} 1.0' in metrics.exposition()
+
+
+class UnreadableStore(FakeStore):
+    """A model store on a disk that went away."""
+
+    def hardware(self) -> list[str]:
+        raise PermissionError(13, "Permission denied", "/secret")
+
+
+def test_damaged_models_of_one_hardware_do_not_make_the_others_unusable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "damaged").write_text("slow")
+    check = ModelVersions(FakeStore(str(tmp_path)), _metrics()).check()
+    assert check.usable
+    assert check.state.startswith("slow: slow/compute/1 is incomplete or altered")
+    assert "secret" not in check.state
+    assert "/secret/manifest.json" in caplog.records[0].__dict__["fields"]["cause"]
+
+
+def test_without_any_sound_models_the_service_is_not_ready(tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_text("slow fake broken stuck")
+    check = ModelVersions(FakeStore(str(tmp_path)), _metrics()).check()
+    assert not check.usable
+    assert "fake/compute/1" in check.state
+
+
+def test_a_model_store_that_cannot_be_read_is_said_so() -> None:
+    check = ModelVersions(UnreadableStore(""), _metrics()).check()
+    assert (check.usable, check.state) == (False, "the model store cannot be read")
