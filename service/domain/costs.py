@@ -1,5 +1,6 @@
 """Predicted or measured costs of a device, in milliseconds."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -24,13 +25,9 @@ class DeviceCost:
     @property
     def total(self) -> float:
         """Sum of all parts."""
-        return (
-            self.forward_compute
-            + self.backward_compute
-            + self.forward_wait
-            + self.forward_transfer
-            + self.backward_comm
-        )
+        # fsum: the sum of decimals reads as one, and does not depend on the order of the parts.
+        parts = (self.forward_compute, self.backward_compute, self.forward_wait, self.forward_transfer)
+        return math.fsum((*parts, self.backward_comm))
 
 
 def max_total(costs: "tuple[DeviceCost, ...]") -> float:

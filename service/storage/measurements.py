@@ -1,7 +1,7 @@
 """The repository of measurements."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -29,14 +29,6 @@ _CHUNK = 500
 _Key = tuple[str, int]
 _Kind = TypeVar("_Kind", ComputeMeasurement, CommunicationMeasurement)
 _MeasurementRow = type[ComputeMeasurementRow] | type[CommunicationMeasurementRow]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementCounts:
-    """How many measurements of one hardware are stored."""
-
-    compute: int
-    communication: int
 
 
 class MeasurementRepository:
@@ -117,20 +109,6 @@ class MeasurementRepository:
         """
         with storage_errors(), self._engine.connect() as connection:
             return [_communication(row) for row in _rows(connection, CommunicationMeasurementRow, hardware)]
-
-    def hardware_counts(self) -> dict[str, MeasurementCounts]:
-        """How many measurements each hardware has; hardware without any is left out.
-
-        Raises:
-            StorageUnavailable: the database cannot be reached.
-        """
-        with storage_errors(), self._engine.connect() as connection:
-            compute = _count(connection, ComputeMeasurementRow)
-            communication = _count(connection, CommunicationMeasurementRow)
-        return {
-            hardware: MeasurementCounts(compute.get(hardware, 0), communication.get(hardware, 0))
-            for hardware in sorted(compute.keys() | communication.keys())
-        }
 
 
 def _chunks(measurements: Iterable[_Kind]) -> Iterator[list[_Kind]]:
@@ -311,8 +289,3 @@ def _communication(values: RowMapping) -> CommunicationMeasurement:
         environment=values["environment"],
         measured_at=values["measured_at"],
     )
-
-
-def _count(connection: Connection, row: _MeasurementRow) -> dict[str, int]:
-    query = select(row.hardware, func.count()).group_by(row.hardware)
-    return dict(connection.execute(query).all())

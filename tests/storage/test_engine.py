@@ -118,7 +118,6 @@ def test_every_repository_call_reports_an_outage(server: EmbeddedPostgres) -> No
         lambda: measurements.compute("h"),
         lambda: measurements.communication("h"),
         lambda: measurements.measured_indices("c"),
-        measurements.hardware_counts,
         lambda: current(engine),
         lambda: upgrade(engine),
     ]

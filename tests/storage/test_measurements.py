@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, combination_fingerprint
 from service.domain.tables import HISTOGRAM_BINS, DataType, Optimizer, PoolingMode, ReuseHistogram, Table
 from service.storage.engine import build_engine
-from service.storage.measurements import MeasurementCounts, MeasurementRepository
+from service.storage.measurements import MeasurementRepository
 
 WHEN = datetime(2026, 3, 4, 5, 6, 7, 890123, tzinfo=timezone(timedelta(hours=5, minutes=45)))
 
@@ -148,14 +148,13 @@ def test_communication_measurements_come_back_equal(engine: Engine) -> None:
     assert repository.communication("cpu-fbgemm") == stored
 
 
-def test_hardware_is_kept_apart_and_counted(engine: Engine) -> None:
+def test_hardware_is_kept_apart(engine: Engine) -> None:
     repository = MeasurementRepository(engine)
     repository.add_compute(compute_measurement(0))
     repository.add_compute(replace(compute_measurement(1), hardware="h200"))
     repository.add_communication(communication_measurement(0))
     assert [m.index for m in repository.compute("h200")] == [1]
     assert repository.communication("h200") == []
-    assert repository.hardware_counts() == {"cpu-fbgemm": MeasurementCounts(1, 1), "h200": MeasurementCounts(1, 0)}
 
 
 def test_an_empty_database_has_nothing(engine: Engine) -> None:
@@ -163,7 +162,6 @@ def test_an_empty_database_has_nothing(engine: Engine) -> None:
     assert repository.add_compute_many([]) == 0
     assert repository.compute("cpu-fbgemm") == []
     assert repository.measured_indices("c") == set()
-    assert repository.hardware_counts() == {}
 
 
 @pytest.mark.parametrize(
