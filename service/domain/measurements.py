@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from service.domain.plan import content_hash
-from service.domain.tables import Optimizer, Table
+from service.domain.tables import DataType, Optimizer, PoolingMode, ReuseHistogram, Table
 
 
 class Split(StrEnum):
@@ -103,6 +104,23 @@ def configuration_content(table: Table) -> dict[str, object]:
         "histogram_batch_size": histogram.batch_size if histogram else None,
         "fractions": list(histogram.fractions) if histogram else None,
     }
+
+
+def configured_table(name: str, content: Mapping[str, Any]) -> Table:
+    """The table of ``configuration_content``, under a name; its dim is still to be set by ``sliced``."""
+    fractions = content["fractions"]
+    histogram = None if fractions is None else ReuseHistogram(content["histogram_batch_size"], tuple(fractions))
+    return Table(
+        name=name,
+        num_embeddings=content["num_embeddings"],
+        embedding_dim=0,
+        pooling_factor=content["pooling_factor"],
+        num_features=content["num_features"],
+        pooling_mode=PoolingMode(content["pooling_mode"]),
+        data_type=DataType(content["data_type"]),
+        distinct_rows=content["distinct_rows"],
+        reuse_histogram=histogram,
+    )
 
 
 def combination_fingerprint(tables: tuple[Table, ...], batch_size: int, optimizer: Optimizer) -> str:

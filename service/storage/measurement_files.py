@@ -11,9 +11,14 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from service.domain.errors import DamagedArtifact
-from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, configuration_content
+from service.domain.measurements import (
+    CommunicationMeasurement,
+    ComputeMeasurement,
+    configuration_content,
+    configured_table,
+)
 from service.domain.plan import content_hash
-from service.domain.tables import DataType, Optimizer, PoolingMode, ReuseHistogram, Table
+from service.domain.tables import Optimizer, Table
 
 FORMAT = 1
 """Layout of the file; raised when it changes."""
@@ -72,7 +77,7 @@ def read_measurements(path: str) -> tuple[list[ComputeMeasurement], list[Communi
             content = json.loads(gzip.decompress(file.read()))
         if content["format"] != FORMAT:
             raise DamagedArtifact(f"{path}: format {content['format']} is not {FORMAT}, which this code reads")
-        tables = [_table(i, c) for i, c in enumerate(content["configurations"])]
+        tables = [configured_table(f"t{i}", c) for i, c in enumerate(content["configurations"])]
         return [_compute(row, tables) for row in content["compute"]], [_exchange(r) for r in content["communication"]]
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedArtifact(f"{path} cannot be read as measurements: {error!r}") from error
@@ -88,21 +93,6 @@ def _common(m: ComputeMeasurement | CommunicationMeasurement) -> dict[str, Any]:
         "environment": dict(m.environment),
         "measured_at": m.measured_at.isoformat(),
     }
-
-
-def _table(index: int, content: dict[str, Any]) -> Table:
-    fractions = content["fractions"]
-    return Table(
-        name=f"t{index}",
-        num_embeddings=content["num_embeddings"],
-        embedding_dim=4,
-        pooling_factor=content["pooling_factor"],
-        num_features=content["num_features"],
-        pooling_mode=PoolingMode(content["pooling_mode"]),
-        data_type=DataType(content["data_type"]),
-        distinct_rows=content["distinct_rows"],
-        reuse_histogram=ReuseHistogram(content["histogram_batch_size"], tuple(fractions)) if fractions else None,
-    )
 
 
 def _compute(row: dict[str, Any], tables: Sequence[Table]) -> ComputeMeasurement:

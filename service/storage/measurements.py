@@ -13,9 +13,10 @@ from service.domain.measurements import (
     ComputeMeasurement,
     combination_fingerprint,
     configuration_content,
+    configured_table,
 )
 from service.domain.plan import content_hash
-from service.domain.tables import DataType, Optimizer, PoolingMode, ReuseHistogram, Table
+from service.domain.tables import Optimizer, Table
 from service.storage.engine import storage_errors
 from service.storage.rows import (
     CommunicationMeasurementRow,
@@ -238,24 +239,7 @@ def _members(connection: Connection, hardware: str) -> dict[int, list[tuple[int,
 def _configurations(connection: Connection) -> dict[int, Table]:
     """Every configuration by id, as a table whose dim is still to be set."""
     rows = connection.execute(select(TableConfigurationRow.__table__)).mappings()
-    return {values["id"]: _table(values) for values in rows}
-
-
-def _table(values: RowMapping) -> Table:
-    fractions = values["fractions"]
-    return Table(
-        name=f"t{values['id']}",
-        num_embeddings=values["num_embeddings"],
-        embedding_dim=0,
-        pooling_factor=values["pooling_factor"],
-        num_features=values["num_features"],
-        pooling_mode=PoolingMode(values["pooling_mode"]),
-        data_type=DataType(values["data_type"]),
-        distinct_rows=values["distinct_rows"],
-        reuse_histogram=ReuseHistogram(values["histogram_batch_size"], tuple(fractions))
-        if fractions is not None
-        else None,
-    )
+    return {values["id"]: configured_table(f"t{values['id']}", values) for values in rows}
 
 
 def _compute(values: RowMapping, tables: tuple[Table, ...]) -> ComputeMeasurement:
