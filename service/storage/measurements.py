@@ -239,7 +239,7 @@ def _members(connection: Connection, hardware: str) -> dict[int, list[tuple[int,
 def _configurations(connection: Connection) -> dict[int, Table]:
     """Every configuration by id, as a table whose dim is still to be set."""
     rows = connection.execute(select(TableConfigurationRow.__table__)).mappings()
-    return {values["id"]: configured_table(f"t{values['id']}", values) for values in rows}
+    return {values["id"]: configured_table(f"t{values['id']}", dict(values)) for values in rows}
 
 
 def _compute(values: RowMapping, tables: tuple[Table, ...]) -> ComputeMeasurement:
