@@ -32,7 +32,7 @@ def profile(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
     kind: Annotated[Kind, typer.Option(help="What to measure.")] = Kind.BOTH,
     tables: Annotated[Path | None, typer.Option(help="Pool of tables as JSON; a generated one without it.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Combinations to have in the end.")] = 1_000,
+    samples: Annotated[int, typer.Option(min=1, help="Combinations to have in the end.")] = 10_000,
     exchanges: Annotated[int, typer.Option(min=1, help="Exchanges to have in the end.")] = 60,
     minutes: Annotated[float, typer.Option(min=0, help="Stop measuring combinations after this long.")] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws; another seed is another campaign.")] = 0,
