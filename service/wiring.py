@@ -4,6 +4,7 @@ import contextlib
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from types import FrameType
@@ -40,6 +41,8 @@ MODEL_STORE = "service.registry.store:ModelStore"
 
 _BACKLOG = 2_048
 _BODIES_PER_THREAD = 4
+
+_EMBEDDED_CHECK_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +112,10 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
             threads=threads,
         )
         for name, check in services.checks.items():
-            _log.info("ready", extra={"fields": {"part": name, "state": check().state}})
+            found = check()
+            level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
+            store = {"model_store": settings.model_store} if name == "models" else {}
+            _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
         yield create_app(services)
 
 
@@ -121,10 +127,32 @@ def database(settings: Settings) -> Iterator[Engine]:
         ShardwrightError: the embedded one does not start, or the URL is malformed.
     """
     with contextlib.ExitStack() as stack:
-        url = settings.database_url or stack.enter_context(EmbeddedPostgres(settings.data_dir))
+        url = settings.database_url or stack.enter_context(_embedded(EmbeddedPostgres(settings.data_dir)))
         engine = build_engine(url)
         stack.callback(engine.dispose)
         yield engine
+
+
+@contextlib.contextmanager
+def _embedded(server: EmbeddedPostgres) -> Iterator[str]:
+    """The URL of the embedded server, which is started again if it is killed meanwhile."""
+    with server as url:
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_EMBEDDED_CHECK_S):
+                try:
+                    server.start()
+                except ShardwrightError as error:
+                    _log.error("the embedded database does not start", extra={"fields": {"cause": error.detail}})
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield url
+        finally:
+            over.set()
+            watcher.join()
 
 
 def database_check(engine: Engine) -> Callable[[], Check]:

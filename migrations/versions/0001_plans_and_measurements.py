@@ -38,7 +38,7 @@ def _create_plans() -> None:
         sa.Column("algorithm", sa.Text(), nullable=False),
         sa.Column("max_cost_ms", sa.Double(), nullable=False),
         sa.Column("request", postgresql.JSONB(), nullable=False),
-        sa.Column("answer", postgresql.JSONB(), nullable=False),
+        sa.Column("answer", postgresql.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("plan_id", name=op.f("pk_plans")),
     )

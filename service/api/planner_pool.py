@@ -42,7 +42,7 @@ class Planner(Protocol):
     def estimate(
         self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
     ) -> Estimate:
-        """``usecases.estimate``; also raises PlannerBusy, and NoPlanInTime where the wait takes too long."""
+        """``usecases.estimate``; also raises PlannerBusy where there is no room for the request."""
 
 
 class Tally(Protocol):
@@ -144,8 +144,9 @@ class PlannerPool:
         """``make_plan`` in a planning process; the wait for one counts against the deadline.
 
         Raises:
-            PlannerBusy: processes and waiting room are full, two processes died of this request, or the pool stops.
-            NoPlanInTime: the deadline passed during the wait, or the process was stuck.
+            PlannerBusy: processes and waiting room are full, none came free by the deadline, two processes died of
+                this request, or the pool stops.
+            NoPlanInTime: the process was stuck.
             ShardwrightError: whatever ``make_plan`` raises.
         """
         return self._run(deadline, planner_worker.plan, problem, versions, algorithm, seed, deadline)
@@ -156,8 +157,9 @@ class PlannerPool:
         """``usecases.estimate`` in a planning process.
 
         Raises:
-            PlannerBusy: processes and waiting room are full, two processes died of this request, or the pool stops.
-            NoPlanInTime: the deadline passed during the wait, or the process was stuck.
+            PlannerBusy: processes and waiting room are full, none came free by the deadline, two processes died of
+                this request, or the pool stops.
+            NoPlanInTime: the process was stuck.
             ShardwrightError: whatever ``estimate`` raises.
         """
         return self._run(deadline, planner_worker.estimate, problem, versions, shards)
@@ -204,7 +206,7 @@ class PlannerPool:
         try:
             process = self._idle.get(timeout=seconds_left(deadline))
         except queue.Empty:
-            raise NoPlanInTime("the time limit passed while the request waited for a planning process") from None
+            raise _busy("all planning processes were taken until the time limit passed") from None
         finally:
             self._waiting.dec()
         self._running.inc()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from service.api.conversion import estimate_answer, given_shards, plan_answer, posed_problem, request_content
+from service.api.in_flight import InFlight
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
 from service.api.planner_worker import ModelSource
@@ -24,7 +25,7 @@ from service.api.schemas import (
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, content_hash
-from service.domain.ports import PlanStore, StoredPlan
+from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
 
@@ -46,7 +47,7 @@ class ModelVersions:
         """
         self._source = source
         self._metrics = metrics
-        self._loaded: dict[str, dict[str, str]] = {}
+        self._loaded: dict[str, CostModels] = {}
 
     def of(self, hardware: str) -> dict[str, str]:
         """Version of each model of some hardware, by kind.
@@ -55,10 +56,23 @@ class ModelVersions:
             UnknownHardware: there are no models for it.
             DamagedArtifact: they cannot be trusted.
         """
+        return self._models(hardware).versions
+
+    def identity(self, hardware: str) -> dict[str, str]:
+        """Versions and digest of the models of some hardware: what an answer depends on besides the question.
+
+        Raises:
+            UnknownHardware: there are no models for it.
+            DamagedArtifact: they cannot be trusted.
+        """
+        models = self._models(hardware)
+        return {**models.versions, "digest": models.digest}
+
+    def _models(self, hardware: str) -> CostModels:
         if hardware not in self._loaded:
-            versions = self._source.cost_models(hardware).versions
-            # The first that was found stays, also where two requests looked at once.
-            self._metrics.models_loaded(hardware, self._loaded.setdefault(hardware, versions))
+            # The first that were found stay, also where two requests looked at once.
+            models = self._loaded.setdefault(hardware, self._source.cost_models(hardware))
+            self._metrics.models_loaded(hardware, models.versions)
         return self._loaded[hardware]
 
     def check(self) -> Check:
@@ -102,6 +116,7 @@ class Planning:
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
+        self._in_flight: InFlight[Answer] = InFlight()
 
     def plan(self, body: bytes, arrived: float) -> Answer:
         """The stored answer to the question in a body, or a new one.
@@ -155,8 +170,14 @@ class Planning:
 
     def _answer(self, request: PlanRequest, arrived: float) -> Answer:
         content = request_content(request)
+        plan_id = content_hash({"request": content, "models": self._models.identity(request.devices.hardware)})
+        answer, shared = self._in_flight.run(plan_id, lambda: self._found_or_made(request, content, plan_id, arrived))
+        if shared:
+            self._metrics.plan_outcome(request.algorithm, "shared")
+        return answer
+
+    def _found_or_made(self, request: PlanRequest, content: Mapping[str, Any], plan_id: str, arrived: float) -> Answer:
         versions = self._models.of(request.devices.hardware)
-        plan_id = content_hash({"request": content, "models": dict(versions)})
         stored, lost_s = self._looked_up(plan_id)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(request, stored)
@@ -169,7 +190,7 @@ class Planning:
         planning_s = self._clock() - arrived
         self._metrics.plan_made(request.algorithm, result.status.value, planning_s)
         dims = {table.name: table.embedding_dim for table in request.tables}
-        answer = plan_answer(result, dims, plan_id, planning_s * 1000)
+        answer = plan_answer(result, dims, plan_id, round(planning_s * 1000, 1))
         # A database that was away a moment ago would only cost another wait for it.
         return self._kept(request, content, answer) if lost_s is None else self._unsaved(answer)
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from service.domain.plan import Algorithm, ShardingType
 from service.domain.tables import DIM_MULTIPLE, HISTOGRAM_BINS, DataType, Optimizer
+from service.domain.topology import HARDWARE_PATTERN
 
 MAX_ROWS = 2**40
 MAX_DIM = 2**16
@@ -52,7 +53,7 @@ class _Answer(BaseModel):
 
 
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
-Hardware = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", examples=["cpu-fbgemm"])]
+Hardware = Annotated[str, Field(pattern=HARDWARE_PATTERN, examples=["cpu-fbgemm"])]
 PlanId = Annotated[str, Field(pattern=PLAN_ID_PATTERN, examples=["0f343b0931126a20f133d67c2b018a3b"])]
 MemoryBytes = Annotated[int, Field(ge=1, le=MAX_EXACT_INT)]
 Column = Annotated[int, Field(ge=0, le=MAX_DIM)]

@@ -4,6 +4,9 @@ Planning processes import this package again (it is their parent's main module),
 needs when it runs.
 """
 
+import signal
+import sys
+
 import typer
 
 from service.cli import database, profiling, serving, tables, training
@@ -20,6 +23,8 @@ app.add_typer(tables.app, name="tables")
 
 def main() -> None:
     """Runs the command line; errors of the domain are one line on standard error and exit code 1."""
+    # Unwinds, so that a database that the command started is stopped; `serve` has handlers of its own.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except ShardwrightError as error:

@@ -1,10 +1,13 @@
 """What several commands share: options, settings, and how a command fails."""
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+from service.domain.topology import HARDWARE_PATTERN
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -13,9 +16,21 @@ if TYPE_CHECKING:
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the embedded Postgres keeps its data [./var].")]
 ModelStoreRoot = Annotated[
-    str | None, typer.Option(help="Where model versions are kept [the repository's model_store].")
+    str | None, typer.Option(help="Where model versions are kept (default: the repository's model_store).")
 ]
-Hardware = Annotated[str, typer.Option(help="Name of the hardware, as in requests.")]
+
+
+def checked_hardware(name: str | None) -> str | None:
+    """A hardware name that requests could use too; it names a folder of the model store."""
+    if name is not None and not re.fullmatch(HARDWARE_PATTERN, name):
+        raise typer.BadParameter(f"{name!r} must be letters, digits, '.', '_' and '-', 64 at most")
+    return name
+
+
+OptionalHardware = Annotated[
+    str | None, typer.Option("--hardware", help="Name of the hardware, as in requests.", callback=checked_hardware)
+]
+Hardware = Annotated[str, typer.Option(help="Name of the hardware, as in requests.", callback=checked_hardware)]
 
 
 def settings_with(**given: object) -> "Settings":

@@ -1,10 +1,8 @@
 """``shardwright db``: the schema, and the measurements that are part of the repository."""
 
-from typing import Annotated
-
 import typer
 
-from service.cli.common import DataDir, Hardware, ModelStoreRoot, fail, settings_with
+from service.cli.common import DataDir, Hardware, ModelStoreRoot, OptionalHardware, fail, settings_with
 
 app = typer.Typer(no_args_is_help=True, help="The database: its schema and the shipped measurements.")
 
@@ -47,7 +45,7 @@ def check(data_dir: DataDir = None) -> None:
 
 @app.command()
 def seed(
-    hardware: Annotated[str | None, typer.Option(help="Only this hardware's measurements.")] = None,
+    hardware: OptionalHardware = None,
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import DataDir, fail, progress_bar, settings_with
+from service.cli.common import DataDir, OptionalHardware, fail, progress_bar, settings_with
 from service.domain.tables import DataType, Optimizer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ app = typer.Typer()
 
 @app.command()
 def profile(
-    hardware: Annotated[str | None, typer.Option(help="Name to store them under; cpu-fbgemm for the cpu.")] = None,
+    hardware: OptionalHardware = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
     kind: Annotated[Kind, typer.Option(help="What to measure.")] = Kind.BOTH,
     tables: Annotated[Path | None, typer.Option(help="Pool of tables as JSON; a generated one without it.")] = None,

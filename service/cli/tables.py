@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from service.cli.common import fail
+from service.domain.tables import DIM_MULTIPLE
+
 app = typer.Typer(no_args_is_help=True, help="Table specifications.")
 
 
@@ -20,11 +23,19 @@ def from_dlrm(
     embedding_dim: Annotated[int, typer.Option(min=4, help="Dim of every table; such files hold none.")] = 16,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; standard output.")] = None,
 ) -> None:
-    """Turn a file in the form of dlrm_datasets into tables with measured pooling factors and reuse histograms."""
+    """Turn a file in the form of dlrm_datasets into tables with measured pooling factors and reuse histograms.
+
+    num_embeddings is the largest index seen plus one: put in the real number of rows where the table has more.
+    """
     from service.profiling.dlrm_file import tables_from_dlrm, tables_json
 
+    if embedding_dim % DIM_MULTIPLE:
+        fail(f"shardwright: --embedding-dim: {embedding_dim} is not a multiple of {DIM_MULTIPLE}")
     text = json.dumps(tables_json(tables_from_dlrm(file, embedding_dim)), indent=1)
     if output is None:
         typer.echo(text)
     else:
-        output.write_text(text + "\n", encoding="utf-8")
+        try:
+            output.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            fail(f"shardwright: cannot write {output}: {error.strerror}")

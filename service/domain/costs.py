@@ -25,9 +25,9 @@ class DeviceCost:
     @property
     def total(self) -> float:
         """Sum of all parts."""
-        # fsum: the sum of decimals reads as one, and does not depend on the order of the parts.
+        # Rounded far below what can be measured, so that a sum of short decimals is one.
         parts = (self.forward_compute, self.backward_compute, self.forward_wait, self.forward_transfer)
-        return math.fsum((*parts, self.backward_comm))
+        return round(math.fsum((*parts, self.backward_comm)), 6)
 
 
 def max_total(costs: "tuple[DeviceCost, ...]") -> float:

@@ -60,10 +60,17 @@ class CommunicationCostModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CostModels:
-    """The versions that price a plan together."""
+    """The versions that price a plan together.
+
+    Attributes:
+        compute: prices a device.
+        communication: prices the exchanges.
+        digest: hash of what the versions hold; two stores may use one name for different weights.
+    """
 
     compute: ComputeCostModel
     communication: CommunicationCostModel
+    digest: str = ""
 
     @property
     def versions(self) -> dict[str, str]:

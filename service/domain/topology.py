@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+HARDWARE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Names of hardware; they are also folders of the model store."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:

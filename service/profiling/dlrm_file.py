@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import struct
 from pathlib import Path
 from typing import IO, cast
 
@@ -12,14 +13,26 @@ from service.domain.errors import InvalidInputFile
 from service.domain.tables import ReuseHistogram, Table
 from service.profiling.workload import measured_histogram
 
+# What torch's restricted unpickler was seen to raise on bytes that are something else.
+_UNREADABLE = (
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+)
 _EXPECTED = "expected (indices [L], offsets [T * B + 1], lengths [T, B])"
 
 
 def tables_from_dlrm(path: Path, embedding_dim: int) -> list[Table]:
     """Tables of a file ``.pt`` or ``.pt.gz``, with measured pooling factor, distinct rows and reuse histogram.
 
-    Dims are not part of such files: every table gets ``embedding_dim``. Rows are the largest index seen plus one,
-    and 1 for a table without lookups. Only tensors are unpickled.
+    Dims are not part of such files: every table gets ``embedding_dim``. Rows are the largest index seen plus one
+    (the table itself may have more), and 1 for a table without lookups. Only tensors are unpickled.
 
     Raises:
         InvalidInputFile: the file cannot be read, or is not of this form.
@@ -65,8 +78,11 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     try:
         with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
             content = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        raise InvalidInputFile(f"{path}: cannot be read as torch tensors: {error}") from error
+    except OSError as error:
+        raise InvalidInputFile(f"{path}: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        # Without torch's message, which advises to run what the file holds.
+        raise InvalidInputFile(f"{path}: cannot be read as torch tensors, and nothing else is read") from error
     if not isinstance(content, tuple | list) or len(content) != 3 or not all(map(torch.is_tensor, content)):
         raise InvalidInputFile(f"{path}: {_EXPECTED}")
     indices, offsets, lengths = (tensor.numpy() for tensor in content)
@@ -76,4 +92,6 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         )
     if not np.array_equal(np.diff(offsets), lengths.ravel()):
         raise InvalidInputFile(f"{path}: the lengths are not the differences of the offsets")
+    if indices.dtype.kind not in "iu" or (len(indices) and indices.min() < 0):
+        raise InvalidInputFile(f"{path}: indices must be whole numbers of 0 or more")
     return indices, offsets, lengths

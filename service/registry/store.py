@@ -94,7 +94,9 @@ class ModelStore:
         )
         if compute is None or communication is None:
             raise DamagedArtifact(f"a model version of {hardware} vanished while it was being read")
-        return CostModels(self.compute_model(compute), self.communication_model(communication))
+        held = [self._manifest(version)["weights_sha256"] for version in (compute, communication)]
+        digest = content_hash({"weights": held})
+        return CostModels(self.compute_model(compute), self.communication_model(communication), digest)
 
     def compute_model(self, version: Version) -> ComputeModel:
         """Loads a compute model; raises DamagedArtifact where its files are not what was written."""

@@ -1,5 +1,6 @@
 """Even cuts of tables into column slices: which are allowed, which are needed, and finer ones until they pack."""
 
+import bisect
 import math
 from collections.abc import Sequence
 
@@ -42,12 +43,18 @@ def can_be_halved(constraints: Constraints, width: int) -> bool:
 
 def needed_widths(problem: Problem, table: Table) -> Widths:
     """Widths of the fewest slices that fit the largest device; empty where no allowed number of slices does."""
-    limit = max(problem.topology.memory_bytes)
-    for count in _slice_counts(problem.constraints, table.embedding_dim):
-        widths = even_widths(table.embedding_dim, count, problem.constraints.column_multiple)
-        if _piece_bytes(problem, table, widths[0]) <= limit:
-            return widths
-    return ()
+    limit, dim = max(problem.topology.memory_bytes), table.embedding_dim
+    multiple = problem.constraints.column_multiple
+    counts = _cut_counts(problem.constraints, dim)
+
+    def fits(count: int) -> bool:
+        return _piece_bytes(problem, table, even_widths(dim, count, multiple)[0]) <= limit
+
+    if _may_stay_whole(problem.constraints, dim, counts) and fits(1):
+        return (dim,)
+    # More slices are never wider.
+    first = bisect.bisect_left(counts, True, key=fits)
+    return even_widths(dim, counts[first], multiple) if first < len(counts) else ()
 
 
 def least_bytes(problem: Problem, table: Table) -> int:
@@ -126,13 +133,9 @@ def _piece_bytes(problem: Problem, table: Table, width: int) -> int:
     return problem.memory_of(table.sliced(width)).total
 
 
-def _slice_counts(constraints: Constraints, dim: int) -> Sequence[int]:
-    """Numbers of slices that a table may have, ascending."""
-    cuts = _cut_counts(constraints, dim)
+def _may_stay_whole(constraints: Constraints, dim: int, cuts: range) -> bool:
     must_cut = ShardingType.TABLE_WISE not in constraints.sharding_types and len(cuts) > 0
-    if must_cut or dim > constraints.max_shard_dim:
-        return cuts
-    return [1, *cuts]
+    return not must_cut and dim <= constraints.max_shard_dim
 
 
 def _cut_counts(constraints: Constraints, dim: int) -> range:

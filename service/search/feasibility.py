@@ -1,6 +1,5 @@
 """What cannot be planned, and placements by memory alone where a heuristic finds none."""
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ from service.domain.plan import Problem, ShardingType
 from service.search.cuts import can_be_cut
 from service.search.packing import Packing, missing_everywhere, pack
 from service.search.quantities import gibibytes
-from service.search.remedies import cut_remedies
+from service.search.remedies import cut_remedies, size_remedies
 from service.search.workspace import Integers, Workspace, no_plan_in_time
 
 
@@ -32,7 +31,7 @@ class Found:
     by_memory_alone: bool = False
 
 
-def check_total_memory(problem: Problem) -> None:
+def check_total_memory(problem: Problem, deadline: Deadline) -> None:
     """Compares the least that the tables can need, each of them whole, with what the devices hold together.
 
     Raises:
@@ -43,18 +42,15 @@ def check_total_memory(problem: Problem) -> None:
     held = sum(limits)
     if need <= held:
         return
-    each, largest = math.ceil(need / len(limits)), max(limits)
     raise Infeasible(
-        f"tables need {gibibytes(need)}, devices hold {gibibytes(held)}: short of {gibibytes(need - held)}, HBM only",
+        f"tables need {gibibytes(need)}, devices hold {gibibytes(held)}: short of {gibibytes(need - held)} "
+        f"({need - held} bytes)",
         reason="total_memory",
         proven=True,
         shortfall_bytes=need - held,
         tables=[table.name for table in problem.tables],
         devices=range(len(limits)),
-        remedies=[
-            f"at least {gibibytes(each)} ({each} bytes) of memory on each of the {len(limits)} devices",
-            f"at least {math.ceil(need / largest)} devices of {gibibytes(largest)}",
-        ],
+        remedies=size_remedies(problem, need, deadline),
     )
 
 

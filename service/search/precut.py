@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible
+from service.domain.errors import Fault, Infeasible, InvalidRequest
 from service.domain.plan import Problem, Slice
 from service.domain.tables import Table
 from service.search.cuts import Widths, can_be_cut, least_bytes, needed_widths
 from service.search.quantities import gibibytes
 from service.search.remedies import cut_remedies, room_remedy
+from service.search.workspace import no_plan_in_time
+
+MOST_SHARDS = 10_000
+"""Slices that a plan may have to be made of, at most; more would only run into the deadline."""
 
 
 def precut(problem: Problem, deadline: Deadline) -> tuple[Slice, ...]:
@@ -19,12 +23,30 @@ def precut(problem: Problem, deadline: Deadline) -> tuple[Slice, ...]:
 
     Raises:
         Infeasible: ``table_exceeds_device``, proven: some table fits no device however it may be cut.
+        InvalidRequest: the tables come to more than ``MOST_SHARDS`` slices.
+        NoPlanInTime: the deadline passed before all tables were looked at.
     """
-    widths = [needed_widths(problem, table) for table in problem.tables]
+    widths: list[Widths] = []
+    shards = 0
+    for i, table in enumerate(problem.tables):
+        if deadline.passed():
+            raise no_plan_in_time()
+        widths.append(needed_widths(problem, table))
+        shards += len(widths[-1])
+        if shards > MOST_SHARDS:
+            raise InvalidRequest([_too_many(i, table, len(widths[-1]))])
     misfits = [table for table, found in zip(problem.tables, widths, strict=True) if not found]
     if misfits:
         raise _exceeds_device(problem, misfits, deadline)
     return slices_of(widths)
+
+
+def _too_many(i: int, table: Table, shards: int) -> Fault:
+    message = (
+        f"table {table.name!r} must be cut into {shards} shards, and with those before it that is more than the "
+        f"{MOST_SHARDS} that a plan may have: allow wider shards, or give a device more memory"
+    )
+    return Fault(f"/tables/{i}/embedding_dim", message, table.name)
 
 
 def slices_of(cuts: Sequence[Widths]) -> tuple[Slice, ...]:

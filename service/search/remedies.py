@@ -7,10 +7,12 @@ from service.domain.deadline import Deadline
 from service.domain.plan import Problem, ShardingType
 from service.domain.tables import DIM_MULTIPLE, Table
 from service.search.cuts import Widths, can_be_cut, cuts_that_pack, least_bytes, needed_widths, piece_bytes
-from service.search.packing import missing_everywhere
+from service.search.packing import missing_everywhere, pack
 from service.search.quantities import gibibytes
 
 _NAMED = 5
+_NODES = 5_000
+_MOST_DEVICES = 1_024
 
 
 def cut_remedies(problem: Problem, deadline: Deadline) -> list[str]:
@@ -44,6 +46,34 @@ def room_remedy(problem: Problem, misfits: Sequence[Table], deadline: Deadline) 
         more = need - limits[-1]
         changes.append(f"at least {gibibytes(need)} ({need} bytes) of memory on a device, {more} bytes more")
     return " and ".join(changes)
+
+
+def size_remedies(problem: Problem, need: int, deadline: Deadline) -> list[str]:
+    """Amounts that are enough where ``need`` bytes are more than all devices hold: on each device, and of devices."""
+    limits = problem.topology.memory_bytes
+    least = max([-(-need // len(limits)), *limits, *(least_bytes(problem, table) for table in problem.tables)])
+    wide = max(table.embedding_dim for table in problem.tables)
+    remedies = []
+    if all(needed_widths(_with_memory(problem, [least]), table) for table in problem.tables):
+        each = _enough_everywhere(problem, least)
+        remedies.append(f"{gibibytes(each)} ({each} bytes) of memory on each of the {len(limits)} devices are enough")
+    else:
+        remedies.append(f"a max_shard_dim of {wide}, and devices of {gibibytes(need)} or more")
+    count = _enough_devices(problem, need, deadline)
+    return remedies if count is None else [*remedies, f"{count} devices of {gibibytes(limits[0])} are enough"]
+
+
+def _enough_devices(problem: Problem, need: int, deadline: Deadline) -> int | None:
+    """A number of devices like those given that is known to be enough; None where they differ or none is known."""
+    limit = max(problem.topology.memory_bytes)
+    pieces = [needed_widths(problem, table) for table in problem.tables]
+    fewest = -(-need // limit)
+    if limit != min(problem.topology.memory_bytes) or not all(pieces) or fewest > _MOST_DEVICES:
+        return None
+    sizes = piece_bytes(problem, pieces)
+    tried = sorted({fewest, fewest + 1, fewest + 2, fewest + fewest // 8 + 2, 2 * fewest + 2})
+    enough = (n for n in tried if pack(sizes, [limit] * n, deadline, _NODES).assignment is not None)
+    return next((n for n in enough if n <= _MOST_DEVICES), None)
 
 
 def _enough_everywhere(problem: Problem, least: int) -> int:

@@ -89,19 +89,28 @@ class EmbeddedPostgres:
         Raises:
             EmbeddedServerFailed: the server does not come up, or another process holds the start lock for too long.
         """
-        deadline = time.monotonic() + self._start_timeout_s
+        began = self._users is None
+        try:
+            return self._started(time.monotonic() + self._start_timeout_s)
+        except BaseException:
+            # A signal may end this process in the middle: what it started must not outlive it.
+            if began:
+                self.stop()
+            raise
+
+    def _started(self, deadline: float) -> str:
         self._home.mkdir(parents=True, exist_ok=True)
         account = _server_account(self._home)
         with self._exclusive(deadline):
+            if self._users is None:
+                self._users = (self._home / "postgres.users").open("w")
+                fcntl.flock(self._users, fcntl.LOCK_SH)
             if not self._pgdata.exists():
                 self._initialise(account)
             self._bring_up(account, deadline)
             postmaster = self._postmaster()
             if postmaster is None:
                 raise self._failed("the server went away while it was being started")
-            if self._users is None:
-                self._users = (self._home / "postgres.users").open("w")
-                fcntl.flock(self._users, fcntl.LOCK_SH)
         return _url(postmaster.socket_dir)
 
     def stop(self) -> None:

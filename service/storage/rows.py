@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
     func,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Environment = dict[str, str]
@@ -65,7 +65,8 @@ class PlanRow(Row):
     algorithm: Mapped[str]
     max_cost_ms: Mapped[float]
     request: Mapped[Json]
-    answer: Mapped[Json]
+    # JSON, not JSONB: the answer is given again as it was, members in their order.
+    answer: Mapped[Json] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -63,7 +63,7 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
     if faults:
         raise InvalidRequest(faults)
     search = search_of(algorithm)
-    check_total_memory(problem)
+    check_total_memory(problem, deadline)
     found = _placed(problem, models, search, seed, deadline)
     shards, devices = priced(found.workspace, found.placement)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]

@@ -57,6 +57,9 @@ def _distinct_rows_faults(i: int, table: Table, batch_size: int) -> Iterator[Fau
         return
     counted = table.reuse_histogram.batch_size if table.reuse_histogram else batch_size
     lookups = table.lookups(counted)
+    if lookups and distinct < 1:
+        message = f"table {table.name!r}: {lookups} lookups in a batch of {counted} are of 1 distinct row at least"
+        yield Fault(f"/tables/{i}/distinct_rows", message, table.name)
     for bound, what in ((table.num_embeddings, "rows"), (lookups, f"lookups in a batch of {counted}")):
         if distinct > bound:
             message = f"table {table.name!r}: {distinct:g} distinct rows are more than its {bound} {what}"

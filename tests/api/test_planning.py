@@ -18,7 +18,7 @@ from service.api.planning import ModelVersions, Planning
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Shard
-from service.domain.ports import PlanStore, StoredPlan
+from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.storage.plans import PlanRepository
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
@@ -98,11 +98,15 @@ class HerePlanner(Planner):
 
 
 def _planning(
-    plans: PlanStore, planner: HerePlanner, clock: Clock | None = None, metrics: Metrics | None = None
+    plans: PlanStore,
+    planner: HerePlanner,
+    clock: Clock | None = None,
+    metrics: Metrics | None = None,
+    source: FakeStore | None = None,
 ) -> Planning:
     metrics = metrics or _metrics()
     return Planning(
-        models=ModelVersions(FakeStore(""), metrics),
+        models=ModelVersions(source or FakeStore(""), metrics),
         planner=planner,
         plans=plans,
         limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
@@ -247,3 +251,17 @@ def test_without_any_sound_models_the_service_is_not_ready(tmp_path: Path) -> No
 def test_a_model_store_that_cannot_be_read_is_said_so() -> None:
     check = ModelVersions(UnreadableStore(""), _metrics()).check()
     assert (check.usable, check.state) == (False, "the model store cannot be read")
+
+
+class OtherWeights(FakeStore):
+    """The same version names for other weights."""
+
+    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> CostModels:
+        return replace(super().cost_models(hardware, versions), digest="other")
+
+
+def test_a_plan_of_other_weights_under_the_same_version_names_is_another_plan() -> None:
+    first = _planning(OneStore(), HerePlanner()).plan(BODY, 1000.0)
+    other = _planning(OneStore(), HerePlanner(), source=OtherWeights("")).plan(BODY, 1000.0)
+    assert first["models"] == other["models"]
+    assert first["plan_id"] != other["plan_id"]

@@ -224,3 +224,24 @@ def test_an_address_that_cannot_be_had_is_one_line_and_starts_nothing(data_dir: 
     assert ended.stderr.startswith(f"shardwright: cannot listen on {host}:{port}: ")
     assert len(ended.stderr.splitlines()) == 1
     assert not data_dir.exists()
+
+
+def test_all_ranks_that_ask_at_once_get_one_plan_that_was_made_once(data_dir: Path) -> None:
+    with _served(data_dir) as served, ThreadPoolExecutor(24) as threads:
+        question = _question("slow")
+        answers = list(threads.map(lambda _: served.client.post("/plan", json=question), range(24)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.text for answer in answers}) == 1
+        counted = served.client.get("/metrics").text
+    made = [line for line in counted.splitlines() if line.startswith("shardwright_plans_total") and "complete" in line]
+    assert [float(line.split()[-1]) for line in made] == [1.0]
+
+
+def test_an_embedded_database_that_is_killed_comes_back_by_itself(data_dir: Path) -> None:
+    with _served(data_dir) as served:
+        plan = served.client.post("/plan", json=request()).json()
+        note = data_dir / "postgres" / "postmaster.pid"
+        os.kill(int(note.read_text().splitlines()[0]), signal.SIGKILL)
+        wait_for(lambda: served.client.get("/readyz").status_code == 200 and _postgres_runs(data_dir), PATIENCE_S)
+        wait_for(lambda: served.client.get(f"/plans/{plan['plan_id']}").status_code == 200, PATIENCE_S)
+        assert served.client.get(f"/plans/{plan['plan_id']}").json() == plan

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from service.cli import app
 from service.domain.errors import InvalidInputFile, TooFewMeasurements
 from service.storage.rows import ComputeMeasurementRow
+from tests.api.processes import clean_environment, is_alive, wait_for
 
 SMALL = ["--hardware", "cpu-test", "--memory-gib", "0.03", "--ranks", "2"]
 
@@ -99,6 +100,26 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
     assert stored() == kept + 2
 
 
+def test_sigterm_stops_the_database_that_profile_started(pool: Path, server_folder: Path) -> None:
+    data_dir = server_folder / "var"
+    arguments = ["profile", *SMALL, "--tables", str(pool), "--kind", "compute", "--data-dir", str(data_dir)]
+    process = subprocess.Popen([sys.executable, "-m", "service", *arguments], env=clean_environment())
+    note = data_dir / "postgres" / "postmaster.pid"
+    wait_for(lambda: note.exists() and "ready" in note.read_text(), 60)
+    server = int(note.read_text().splitlines()[0])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    wait_for(lambda: not is_alive(server))
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "x" * 65])
+@pytest.mark.parametrize("command", [["profile"], ["db", "export"], ["db", "seed"], ["train", "compute"]])
+def test_a_hardware_name_that_no_request_may_have_is_refused(command: list[str], name: str) -> None:
+    result = CliRunner().invoke(app, [*command, "--hardware", name])
+    assert result.exit_code == 2
+    assert "hardware" in result.stderr
+
+
 def test_training_on_nothing_says_what_to_do(environment: dict[str, str]) -> None:
     assert environment
     with pytest.raises(TooFewMeasurements, match="shardwright profile"):
@@ -119,3 +140,10 @@ def test_tables_from_dlrm_writes_what_profile_and_plan_take(tmp_path: Path) -> N
     assert json.loads(output.read_text())["tables"][0]["embedding_dim"] == 64
     with pytest.raises(InvalidInputFile, match=r"none\.pt"):
         run("tables", "from-dlrm", str(tmp_path / "none.pt"))
+    for arguments, said in (
+        (["--embedding-dim", "6"], "multiple of 4"),
+        (["-o", str(tmp_path / "nowhere" / "x.json")], "cannot write"),
+    ):
+        result = CliRunner().invoke(app, ["tables", "from-dlrm", str(file), *arguments])
+        assert result.exit_code == 1
+        assert said in result.stderr

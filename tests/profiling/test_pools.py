@@ -134,6 +134,8 @@ def test_a_dlrm_table_without_lookups_is_legal(tmp_path: Path) -> None:
         (torch.tensor([1]), torch.tensor([0, 1]), torch.tensor([1])),
         (torch.tensor([1, 2]), torch.tensor([0, 1]), torch.tensor([[1]])),
         (torch.tensor([1]), torch.tensor([0, 1]), torch.tensor([[2]])),
+        (torch.tensor([-1]), torch.tensor([0, 1]), torch.tensor([[1]])),
+        (torch.tensor([1.0]), torch.tensor([0, 1]), torch.tensor([[1]])),
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, content: object) -> None:
@@ -141,6 +143,14 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, content: object) -> N
     torch.save(content, path)
     with pytest.raises(InvalidInputFile, match=r"batch\.pt"):
         tables_from_dlrm(path, embedding_dim=8)
+
+
+def test_bytes_that_are_no_torch_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "junk.pt"
+    for junk in (b"", b"hello", b"PK\x03\x04junk", b"\x80\x02junk"):
+        path.write_bytes(junk)
+        with pytest.raises(InvalidInputFile, match=r"junk\.pt"):
+            tables_from_dlrm(path, embedding_dim=8)
 
 
 def test_a_pickle_with_code_is_not_run(tmp_path: Path) -> None:

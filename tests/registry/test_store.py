@@ -27,6 +27,16 @@ def test_versions_count_up_and_the_newest_is_loaded(store: ModelStore) -> None:
     assert models.versions == {"compute": "cpu-x/compute/2", "communication": "cpu-x/communication/1"}
 
 
+def test_the_same_name_for_other_weights_has_another_digest(store: ModelStore, tmp_path: Path) -> None:
+    other = ModelStore(str(tmp_path / "other"))
+    other.write("cpu-x", "compute", weights(seed=1), FACTS)
+    other.write("cpu-x", "communication", LINES, COMMUNICATION_FACTS)
+    ours, theirs = store.cost_models("cpu-x"), other.cost_models("cpu-x")
+    assert ours.versions == theirs.versions
+    assert ours.digest != theirs.digest
+    assert ours.digest == store.cost_models("cpu-x").digest
+
+
 def test_a_version_is_loaded_as_it_was_written(store: ModelStore) -> None:
     manifest, loaded = store.read(Version("cpu-x", "compute", 1))
     assert manifest["measured"] == json.loads(json.dumps(FACTS["measured"]))

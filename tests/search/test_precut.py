@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible
+from service.domain.errors import Infeasible, InvalidRequest
 from service.domain.plan import Constraints, Problem, ShardingType
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
+from service.search.cuts import even_widths, needed_widths
 from service.search.precut import precut
 from tests.search.strategies import COLUMN_WISE, TABLE_WISE
 
@@ -189,3 +190,24 @@ def test_one_large_device_is_not_offered_to_two_large_tables() -> None:
     tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
     error = _refused(_problem(*tables, sharding_types=TABLE_WISE, count_buffers=False))
     assert error.data["remedies"] == [f"at least 2.0 GiB ({2 * GIB} bytes) of memory on each device"]
+
+
+def test_a_request_that_comes_to_too_many_shards_is_refused_at_once() -> None:
+    tables = tuple(Table(f"t{i}", 100, 65_536, 1.0) for i in range(500))
+    constraints = Constraints(sharding_types=frozenset({ShardingType.COLUMN_WISE}), max_shard_dim=4)
+    problem = Problem(tables, Topology("fake", (1 << 50,) * 1024), 512, Optimizer.SGD, constraints)
+    with pytest.raises(InvalidRequest) as caught:
+        precut(problem, Deadline())
+    (fault,) = caught.value.faults
+    assert (fault.pointer, fault.table) == ("/tables/0/embedding_dim", "t0")
+    assert "16384 shards" in fault.message
+
+
+def test_the_fewest_slices_that_fit_are_found_for_very_wide_tables() -> None:
+    table = Table("t", 1_000, 65_536, 1.0)
+    loose = Problem((table,), Topology("fake", (1,)), 64, Optimizer.SGD, Constraints(max_shard_dim=65_536))
+    for count in (1, 2, 3, 100, 16_384):
+        widest = even_widths(65_536, count, 4)[0]
+        limit = loose.memory_of(table.sliced(widest)).total
+        problem = replace(loose, topology=Topology("fake", (limit,)))
+        assert max(needed_widths(problem, table)) == widest

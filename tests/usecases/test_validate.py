@@ -71,6 +71,10 @@ def test_histograms_that_contradict_the_lookups_or_themselves_are_faults(
     assert _pointers(_problem(SOUND, replace(table, name="u"))) == ["/tables/1/reuse_histogram/fractions"]
 
 
+def test_lookups_of_no_distinct_row_are_a_fault() -> None:
+    assert _pointers(_problem(replace(SOUND, distinct_rows=0.0))) == ["/tables/0/distinct_rows"]
+
+
 def test_more_distinct_rows_than_rows_or_lookups_are_faults() -> None:
     rows = replace(SOUND, distinct_rows=1001.0)
     lookups = replace(SOUND, name="u", num_embeddings=10_000, distinct_rows=2049.0)
