@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -117,6 +118,8 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
         self._in_flight: InFlight[Answer] = InFlight()
+        # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
+        self._parsing = threading.Lock()
 
     def plan(self, body: bytes, arrived: float) -> Answer:
         """The stored answer to the question in a body, or a new one.
@@ -128,7 +131,8 @@ class Planning:
         Raises:
             ShardwrightError: the request is not valid, cannot be met, or not now.
         """
-        request = parse_plan(body, self._limits)
+        with self._parsing:
+            request = parse_plan(body, self._limits)
         with self._failures_counted(request.algorithm):
             return self._answer(request, arrived)
 
@@ -141,7 +145,8 @@ class Planning:
         Raises:
             ShardwrightError: the request is not valid, names no stored plan, or cannot be answered now.
         """
-        request = parse_estimate(body, self._limits)
+        with self._parsing:
+            request = parse_estimate(body, self._limits)
         if isinstance(request, StoredEstimateRequest):
             return self._estimate_stored(request.plan_id)
         return self._estimate_given(request)
