@@ -8,7 +8,7 @@ import numpy as np
 from service.domain.deadline import Deadline
 from service.domain.plan import Slice
 from service.search.cuts import can_be_halved
-from service.search.grid import Grid, GridResult, Pieces, width_caps
+from service.search.grid import CAP_COUNT, Grid, GridResult, Pieces, width_caps
 from service.search.workspace import Integers, Workspace, ticks
 
 _MOST_NUMBERS = 4_000_000  # Of running sums held at once: 32 MB.
@@ -28,7 +28,7 @@ class BeamSettings:
     beams: int = 3
     candidates: int = 10
     steps: int = 10
-    caps: int = 11
+    caps: int = CAP_COUNT
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,7 +52,7 @@ class GridResult:
     missing_bytes: Integers
 
 
-def width_caps(total: int, devices: int, count: int = CAP_COUNT) -> Integers:
+def width_caps(total: int, devices: int, count: int) -> Integers:
     """``count`` ascending caps on a device's output columns, then one that never binds; [count + 1].
 
     In whole numbers, because a cap that binds exactly must not depend on rounding.

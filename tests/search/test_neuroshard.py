@@ -17,7 +17,7 @@ from service.domain.topology import Topology
 from service.search.beam import BeamSettings
 from service.search.feasibility import Found
 from service.search.greedy import WEIGHTS, greedy, greedy_placement, random
-from service.search.grid import width_caps
+from service.search.grid import CAP_COUNT, width_caps
 from service.search.neuroshard import neuroshard
 from service.search.packing import pack
 from service.search.simulator import simulate
@@ -123,7 +123,7 @@ def test_the_grid_finds_plans_that_no_heuristic_finds() -> None:
 def test_ten_wide_tables_on_eight_devices_have_a_plan_though_every_cap_refuses_them() -> None:
     tables = tuple(Table(f"t{i}", 1000, 128, 1.0) for i in range(10))
     space = _space(Problem(tables, Topology("fake", (GIB,) * 8), 1024, Optimizer.SGD))
-    assert max(width_caps(int(space.output_widths.sum()), 8)[:-1]) < 2 * 128
+    assert max(width_caps(int(space.output_widths.sum()), 8, CAP_COUNT)[:-1]) < 2 * 128
     found = neuroshard(space, Deadline(), WHOLE)
     assert not found.by_memory_alone
     assert len(set(found.placement.tolist())) == 8
