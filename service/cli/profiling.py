@@ -1,6 +1,8 @@
 """``shardwright profile``: measuring campaigns."""
 
-import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +14,7 @@ from service.domain.tables import DataType, Optimizer
 
 if TYPE_CHECKING:
     from service.domain.ports import MeasurementStore
-    from service.profiling.campaign import Campaign, Progress
+    from service.profiling.campaign import Campaign, CampaignSettings, Progress
 
 
 class Kind(StrEnum):
@@ -33,19 +35,22 @@ def profile(
     kind: Annotated[Kind, typer.Option(help="What to measure.")] = Kind.BOTH,
     tables: Annotated[Path | None, typer.Option(help="Pool of tables as JSON; a generated one without it.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Combinations to have in the end.")] = 10_000,
-    exchanges: Annotated[int, typer.Option(min=1, help="Exchanges to have in the end.")] = 60,
-    minutes: Annotated[float, typer.Option(min=0, help="Stop measuring combinations after this long.")] = 60.0,
+    exchanges: Annotated[int, typer.Option(min=1, help="Exchanges to have in the end, of each number of ranks.")] = 200,
+    minutes: Annotated[float, typer.Option(min=0, help="Stop after this long; a run in hand is finished.")] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws; another seed is another campaign.")] = 0,
     optimizer: Annotated[Optimizer, typer.Option(help="Optimizer fused into the backward pass.")] = Optimizer.SGD,
     data_type: Annotated[DataType, typer.Option(help="Precision of the weights.")] = DataType.FP32,
     memory_gib: Annotated[float, typer.Option(min=0.01, help="Most memory that one combination may take.")] = 4.0,
-    ranks: Annotated[int, typer.Option(min=2, help="Processes that exchange.")] = max(2, min(8, os.cpu_count() or 2)),
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="Ranks that exchange; give it once for each number [2, 4 and 8; on cuda all GPUs]."),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Measure the operator and the collectives on this machine; run it alone.
+    """Measure the collectives and the operator on this machine, in this order; run it alone.
 
-    Combinations are stored one by one as they are made, exchanges ten at a time: stop with Ctrl-C and run the same
-    command again to go on.
+    Combinations are stored one by one as they are made, exchanges fifty at a time: stop with Ctrl-C and run the same
+    command again to go on. More ranks than cores are measured all the same and marked as oversubscribed.
     """
     from service import wiring
     from service.profiling.campaign import Campaign, CampaignSettings
@@ -57,6 +62,7 @@ def profile(
         if device != "cpu":
             fail(f"shardwright: --hardware: name what {device} is, for example --hardware a100")
         hardware = "cpu-fbgemm"
+    ends = time.monotonic() + minutes * 60
     settings = CampaignSettings(hardware, seed, optimizer, data_type, int(memory_gib * 2**30))
     campaign = Campaign(read_pool(tables) if tables else generated_pool(), settings)
     with wiring.database(settings_with(data_dir=data_dir)) as engine:
@@ -64,36 +70,52 @@ def profile(
         store = MeasurementRepository(engine)
         try:
             if kind is not Kind.COMPUTE:
-                _measure_exchanges(store, hardware, ranks, seed, device, exchanges)
+                _measure_exchanges(store, settings, ranks, device, exchanges, ends)
             if kind is not Kind.COMMUNICATION:
-                _measure_combinations(store, campaign, device, samples, minutes)
+                _measure_combinations(store, campaign, device, samples, ends)
         except KeyboardInterrupt:
             typer.echo("stopped: what was measured is stored, the same command goes on from here", err=True)
 
 
+def _measure_exchanges(
+    store: "MeasurementStore",
+    settings: "CampaignSettings",
+    ranks: list[int] | None,
+    device: str,
+    samples: int,
+    ends: float,
+) -> None:
+    """A campaign for each number of ranks; ``ends`` is on the monotonic clock."""
+    from service.profiling.comm_campaign import CommunicationCampaign, default_ranks
+
+    numbers = ranks or default_ranks(device)
+    if not numbers:
+        typer.echo("no exchange is measured: that takes two GPUs", err=True)
+    for number in numbers:
+        campaign = CommunicationCampaign(settings.hardware, number, settings.seed)
+        with _reporting(f"exchanges of {campaign.name}", samples) as report:
+            done = campaign.run(store, samples, device, ends - time.monotonic(), report)
+        typer.echo(f"{campaign.name}: {done.measured} measured, {done.stored} stored before")
+
+
 def _measure_combinations(
-    store: "MeasurementStore", campaign: "Campaign", device: str, samples: int, minutes: float
+    store: "MeasurementStore", campaign: "Campaign", device: str, samples: int, ends: float
 ) -> None:
     from service.profiling.compute_bench import BenchSettings, ComputeBench
 
     bench = ComputeBench(BenchSettings(device=device, memory_bytes=campaign.settings.memory_bytes))
+    with _reporting(f"combinations of {campaign.name}", samples) as report:
+        done = campaign.run(bench, store, samples, ends - time.monotonic(), report)
+    typer.echo(f"{campaign.name}: {done.measured} measured, {done.stored} stored before, {done.refused} refused")
+
+
+@contextmanager
+def _reporting(what: str, total: int) -> Iterator[Callable[["Progress"], None]]:
+    """A progress bar, moved by what the context gives."""
     with progress_bar() as bar:
-        task = bar.add_task(f"combinations of {campaign.name}", total=samples)
+        task = bar.add_task(what, total=total)
 
         def report(progress: "Progress") -> None:
             bar.update(task, completed=progress.stored + progress.measured + progress.refused)
 
-        done = campaign.run(bench, store, samples, minutes * 60, report)
-    typer.echo(f"{campaign.name}: {done.measured} measured, {done.stored} stored before, {done.refused} refused")
-
-
-def _measure_exchanges(
-    store: "MeasurementStore", hardware: str, ranks: int, seed: int, device: str, samples: int
-) -> None:
-    from service.profiling.comm_campaign import CommunicationCampaign
-
-    campaign = CommunicationCampaign(hardware, ranks, seed)
-    with progress_bar() as bar:
-        task = bar.add_task(f"exchanges of {campaign.name}", total=samples)
-        measured = campaign.run(store, samples, device, lambda done: bar.update(task, completed=done))
-    typer.echo(f"{campaign.name}: {measured} measured, {samples - measured} stored before")
+        yield report

@@ -58,8 +58,7 @@ class ComputeMeasurement:
 
         The same combination, in whatever order, always falls into the same part.
         """
-        bucket = int(combination_fingerprint(self.tables, self.batch_size, self.optimizer)[:8], 16) % 10
-        return Split.TEST if bucket == 0 else Split.VALIDATION if bucket == 1 else Split.TRAIN
+        return _part(combination_fingerprint(self.tables, self.batch_size, self.optimizer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,11 @@ class CommunicationMeasurement:
         hardware: what was measured.
         widths: pooled output columns that each rank holds; D entries.
         batch_size: global batch size.
-        forward_ms: median of each rank's time in the forward exchange, milliseconds; D entries.
-        backward_ms: the same for the backward exchange; D entries.
+        start_delays_ms: how long each rank slept before its forward exchange; D entries.
+        forward_wait_ms: median of each rank's time from its own start of the forward exchange to the last rank's,
+            milliseconds; D entries.
+        forward_transfer_ms: median of each rank's time from the last rank's start to its own end; D entries.
+        backward_ms: the same for the backward exchange, which all start together; D entries.
         repeats: timed repeats.
         environment: versions of libraries and the processor's name.
         measured_at: when, with time zone.
@@ -84,11 +86,19 @@ class CommunicationMeasurement:
     hardware: str
     widths: tuple[int, ...]
     batch_size: int
-    forward_ms: tuple[float, ...]
+    start_delays_ms: tuple[float, ...]
+    forward_wait_ms: tuple[float, ...]
+    forward_transfer_ms: tuple[float, ...]
     backward_ms: tuple[float, ...]
     repeats: int
     environment: Mapping[str, str]
     measured_at: datetime
+
+    @property
+    def split(self) -> Split:
+        """Part that this exchange belongs to: 80% train, 10% validation, 10% test; the order of ranks plays no part."""
+        ranks = sorted(zip(self.widths, self.start_delays_ms, strict=True))
+        return _part(content_hash({"ranks": ranks, "batch_size": self.batch_size}))
 
 
 def configuration_content(table: Table) -> dict[str, object]:
@@ -127,3 +137,8 @@ def combination_fingerprint(tables: tuple[Table, ...], batch_size: int, optimize
     """Hash of a combination that ignores names and order; 32 hex digits."""
     members = sorted(content_hash(configuration_content(t) | {"embedding_dim": t.embedding_dim}) for t in tables)
     return content_hash({"tables": members, "batch_size": batch_size, "optimizer": optimizer.value})
+
+
+def _part(fingerprint: str) -> Split:
+    bucket = int(fingerprint[:8], 16) % 10
+    return Split.TEST if bucket == 0 else Split.VALIDATION if bucket == 1 else Split.TRAIN

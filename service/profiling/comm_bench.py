@@ -1,4 +1,8 @@
-"""Times the all-to-all exchanges of a step over real ranks: gloo between processes here, nccl between GPUs."""
+"""Times the all-to-all exchanges of a step over real ranks: gloo between processes here, nccl between GPUs.
+
+Stamps are ``time.perf_counter()`` of each rank. On Linux that is CLOCK_MONOTONIC, one clock for all processes of a
+host, so that stamps of different ranks may be compared: the ranks are processes of this host only.
+"""
 
 import os
 import tempfile
@@ -6,104 +10,257 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from math import isfinite
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
+from numpy.typing import NDArray
 
 from service.domain.errors import MeasurementRefused
+from service.profiling.ranks import run_ranks
 
-_COLLECTIVE_TIMEOUT = timedelta(seconds=60)
+BENCH_VERSION = 2
+"""Raised when a change here makes times that must not be mixed with earlier ones; 1 had no start delays."""
+
+_FLOAT_BYTES = 4
+_BASE_S = 60.0
+_START_S = 15.0
+_LEAST_BYTES_PER_S = 1e8
+_LATENCY_S = 0.2
+
+Stamps = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One case: pooled output columns held by each of D ranks, and the global batch."""
+    """One case.
+
+    Attributes:
+        widths: pooled output columns that each rank holds; D entries.
+        batch_size: global batch size; each rank owns a D-th of the samples.
+        start_delays_ms: how long each rank sleeps before its forward exchange, milliseconds; D entries.
+    """
 
     widths: tuple[int, ...]
     batch_size: int
+    start_delays_ms: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTiming:
-    """Median milliseconds of each rank's part; D entries each."""
+    """Median milliseconds of each rank over the repeats; D entries each.
 
-    forward_ms: tuple[float, ...]
+    Attributes:
+        forward_wait_ms: from the rank's own start of the forward exchange to the last rank's.
+        forward_transfer_ms: from the last rank's start to the rank's own end.
+        backward_ms: the same of the backward exchange, which all start together.
+    """
+
+    forward_wait_ms: tuple[float, ...]
+    forward_transfer_ms: tuple[float, ...]
     backward_ms: tuple[float, ...]
 
 
-def measure_exchanges(
-    exchanges: Sequence[Exchange], device: str = "cpu", warmup: int = 2, repeats: int = 9
-) -> list[ExchangeTiming]:
-    """Times forward and backward exchanges over as many ranks as each case has widths (the same for all cases).
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """One all-to-all of one case on one rank; the tensors are views of the rank's two buffers."""
 
-    All ranks pass a barrier before every exchange, so that no wait for a late rank is counted.
+    received: torch.Tensor
+    sent: torch.Tensor
+    receive_splits: list[int]
+    send_splits: list[int]
+    delay_s: float
+
+
+def measure_exchanges(
+    exchanges: Sequence[Exchange],
+    device: str = "cpu",
+    warmup: int = 2,
+    repeats: int = 9,
+    time_limit_s: float | None = None,
+) -> list[ExchangeTiming]:
+    """Times the exchanges over as many ranks as they have widths.
+
+    One repeat of one exchange: all ranks pass a barrier and exchange gradients backward; they pass another, each
+    sleeps its start delay, and they exchange pooled vectors forward. The repeats are interleaved: the first of every
+    exchange, then the second, so that drift of the machine hits all alike.
+
+    Args:
+        exchanges: cases of one number of ranks.
+        device: ``cpu``, or ``cuda`` for a rank on each of the first D GPUs.
+        warmup: untimed repeats.
+        repeats: timed repeats.
+        time_limit_s: the longest that it may all take, seconds; by default ``default_time_limit_s``.
 
     Raises:
-        MeasurementRefused: a rank failed or hung; the others are ended with it.
+        MeasurementRefused: the exchanges are not possible; or a rank was ended, hung or failed, or the time limit
+            passed. All ranks are ended then, and nothing of the call is left.
     """
-    ranks = {len(exchange.widths) for exchange in exchanges}
-    if len(ranks) != 1:
-        raise MeasurementRefused("the exchanges of one run must have the same number of ranks")
-    world = ranks.pop()
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = (world, list(exchanges), device, warmup, repeats, folder)
-        try:
-            spawn(_rank_main, args=arguments, nprocs=world)  # type: ignore[no-untyped-call]
-        except (ProcessRaisedException, ProcessExitedException) as error:
-            raise MeasurementRefused(f"a rank of the exchange bench failed: {error}") from error
-        times = torch.stack([torch.load(Path(folder, f"{rank}.pt"), weights_only=True) for rank in range(world)])
-    medians = times.median(dim=-1).values.permute(1, 2, 0).tolist()
-    return [ExchangeTiming(tuple(forward), tuple(backward)) for forward, backward in medians]
+    if not exchanges:
+        return []
+    _refuse(exchanges, device, warmup, repeats)
+    ranks = len(exchanges[0].widths)
+    if time_limit_s is None:
+        time_limit_s = default_time_limit_s(exchanges, warmup + repeats)
+    with tempfile.TemporaryDirectory(prefix="shardwright-exchanges-") as folder:
+        rendezvous = str(Path(folder, "rendezvous"))
+        task = partial(_stamp_exchanges, tuple(exchanges), device, warmup, repeats, rendezvous)
+        stamps = np.stack(run_ranks(task, ranks, time_limit_s))
+    return _timings(stamps)
 
 
-def _rank_main(
-    rank: int, world: int, exchanges: list[Exchange], device: str, warmup: int, repeats: int, folder: str
-) -> None:
-    """One rank: times every exchange and leaves milliseconds [cases, 2, repeats] in ``<folder>/<rank>.pt``."""
+def default_time_limit_s(exchanges: Sequence[Exchange], repeats: int) -> float:
+    """Several times what the exchanges should take, seconds; ``repeats`` counts the untimed ones too.
+
+    That is a minute, 15 s to start each rank (they import torch, on few cores one after the other), and for each
+    repeat its longest delay and its bytes at 100 MB/s.
+    """
+    ranks = max((len(exchange.widths) for exchange in exchanges), default=0)
+    return _start_s(ranks) + repeats * sum(map(_patience_s, exchanges))
+
+
+def wait_and_transfer(starts: Stamps, ends: Stamps) -> tuple[Stamps, Stamps]:
+    """Tells the wait for the last rank from the transfer; the unit is that of the stamps.
+
+    With T the last rank's start, a rank waits ``min(T, end) - start`` and transfers for ``max(0, end - T)``: it can
+    only end before T where the ranks that come later send it nothing.
+
+    Args:
+        starts: start of each rank, [D, ...].
+        ends: end of each rank, not before its start, [D, ...].
+
+    Returns:
+        Waits and transfers, [D, ...] each.
+    """
+    last = starts.max(axis=0, keepdims=True)
+    return np.minimum(last, ends) - starts, np.maximum(ends - last, 0.0)
+
+
+def _timings(stamps: Stamps) -> list[ExchangeTiming]:
+    """Medians of stamps [D, cases, repeats, backward and forward, start and end] in seconds."""
+    waits, transfers = wait_and_transfer(stamps[..., 0], stamps[..., 1])
+    wait_ms, transfer_ms = (np.median(seconds, axis=2) * 1e3 for seconds in (waits, transfers))
+    return [
+        ExchangeTiming(
+            forward_wait_ms=tuple(wait_ms[:, case, 1].tolist()),
+            forward_transfer_ms=tuple(transfer_ms[:, case, 1].tolist()),
+            backward_ms=tuple(transfer_ms[:, case, 0].tolist()),
+        )
+        for case in range(stamps.shape[1])
+    ]
+
+
+def _refuse(exchanges: Sequence[Exchange], device: str, warmup: int, repeats: int) -> None:
+    """Raises MeasurementRefused for what cannot be measured."""
+    if repeats < 1 or warmup < 0:
+        raise MeasurementRefused(f"repeats is {repeats} and warmup {warmup}: give at least 1 and 0")
+    ranks = len(exchanges[0].widths)
+    for position, exchange in enumerate(exchanges):
+        fault = _fault(exchange, ranks)
+        if fault:
+            raise MeasurementRefused(f"exchange {position}: {fault}")
+    gpus = torch.cuda.device_count() if device.startswith("cuda") else ranks
+    if ranks > gpus:
+        raise MeasurementRefused(f"{ranks} ranks need a GPU each, and this machine has {gpus}: give fewer widths")
+
+
+def _fault(exchange: Exchange, ranks: int) -> str | None:
+    widths, delays = exchange.widths, exchange.start_delays_ms
+    if len(widths) < 2:
+        return f"widths has {len(widths)} entries: an exchange takes two ranks or more"
+    if len(widths) != ranks:
+        return f"widths has {len(widths)} entries and exchange 0 has {ranks}: measure each number of ranks apart"
+    if min(widths) < 0:
+        return f"widths holds {min(widths)}: a rank without tables has width 0"
+    if len(delays) != ranks or not all(isfinite(delay) and delay >= 0 for delay in delays):
+        return f"start_delays_ms is {delays}: give each of {ranks} ranks finite milliseconds of at least 0"
+    if exchange.batch_size < 1:
+        return f"batch_size is {exchange.batch_size}: it must be at least 1"
+    return None
+
+
+def _start_s(ranks: int) -> float:
+    return _BASE_S + _START_S * ranks
+
+
+def _patience_s(exchange: Exchange) -> float:
+    """Seconds that one repeat may take, the backward and the forward exchange."""
+    moved = sum(exchange.widths) * exchange.batch_size * _FLOAT_BYTES
+    return max(exchange.start_delays_ms) / 1e3 + 2 * (_LATENCY_S + moved / _LEAST_BYTES_PER_S)
+
+
+def _stamp_exchanges(
+    exchanges: Sequence[Exchange], device: str, warmup: int, repeats: int, rendezvous: str, rank: int
+) -> Stamps:
+    """One rank: seconds [cases, repeats, backward and forward, start and end] on the host's clock."""
+    ranks = len(exchanges[0].widths)
     torch.set_num_threads(1)
-    backend = "nccl" if device.startswith("cuda") else "gloo"
-    place = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if backend == "nccl":
+    place = torch.device("cuda", rank) if device.startswith("cuda") else torch.device("cpu")
+    _join_group(rank, ranks, place, rendezvous, _start_s(ranks) + max(map(_patience_s, exchanges)))
+    size = max(max(_elements(exchange, rank)) for exchange in exchanges)
+    buffers = torch.ones(size, device=place), torch.ones(size, device=place)
+    cases = [_phases(exchange, rank, *buffers) for exchange in exchanges]
+    stamps = np.empty((len(cases), warmup + repeats, 2, 2))
+    for repeat in range(warmup + repeats):
+        for case, phases in enumerate(cases):
+            for kind, phase in enumerate(phases):
+                stamps[case, repeat, kind] = _stamped(place, phase)
+    return stamps[:, warmup:]
+
+
+def _join_group(rank: int, ranks: int, place: torch.device, rendezvous: str, patience_s: float) -> None:
+    """Makes the group of all ranks; a collective, and the wait for a rank to join, may take ``patience_s``."""
+    on_gpu = place.type == "cuda"
+    if on_gpu:
         torch.cuda.set_device(place)
+    # Whatever the host's name resolves to, the ranks meet on the loopback interface.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
-        backend,
-        init_method=f"file://{folder}/rendezvous",
+        "nccl" if on_gpu else "gloo",
+        store=dist.FileStore(rendezvous, ranks),  # type: ignore[attr-defined]
         rank=rank,
-        world_size=world,
-        timeout=_COLLECTIVE_TIMEOUT,
-        device_id=place if backend == "nccl" else None,
+        world_size=ranks,
+        timeout=timedelta(seconds=patience_s),
+        device_id=place if on_gpu else None,
     )
-    try:
-        times = [_time_exchange(rank, exchange, place, warmup, repeats) for exchange in exchanges]
-        torch.save(torch.tensor(times), Path(folder, f"{rank}.pt"))
-    finally:
-        dist.destroy_process_group()
 
 
-def _time_exchange(rank: int, exchange: Exchange, device: torch.device, warmup: int, repeats: int) -> list[list[float]]:
+def _elements(exchange: Exchange, rank: int) -> tuple[int, int]:
+    """Floats that a rank holds before and after the forward exchange: all samples of its columns, and the reverse."""
+    own = _shares(exchange.batch_size, len(exchange.widths))[rank]
+    return exchange.batch_size * exchange.widths[rank], own * sum(exchange.widths)
+
+
+def _phases(exchange: Exchange, rank: int, sent: torch.Tensor, received: torch.Tensor) -> tuple[_Phase, _Phase]:
+    """The backward and the forward exchange of one case."""
     samples = _shares(exchange.batch_size, len(exchange.widths))
-    width = exchange.widths[rank]
-    held = torch.ones(exchange.batch_size * width, device=device)
-    owned = torch.ones(samples[rank] * sum(exchange.widths), device=device)
-    by_sample = [count * width for count in samples]
-    by_width = [samples[rank] * w for w in exchange.widths]
-    phases = ((owned, held, by_width, by_sample), (held, owned, by_sample, by_width))
-    return [[_timed(device, phase) for _ in range(warmup + repeats)][warmup:] for phase in phases]
+    by_sample = [count * exchange.widths[rank] for count in samples]
+    by_width = [samples[rank] * width for width in exchange.widths]
+    held, owned = _elements(exchange, rank)
+    return (
+        _Phase(received[:held], sent[:owned], by_sample, by_width, 0.0),
+        _Phase(received[:owned], sent[:held], by_width, by_sample, exchange.start_delays_ms[rank] / 1e3),
+    )
 
 
-def _timed(device: torch.device, phase: tuple[torch.Tensor, torch.Tensor, list[int], list[int]]) -> float:
-    received, sent, receive_splits, send_splits = phase
+def _stamped(place: torch.device, phase: _Phase) -> tuple[float, float]:
+    """Start and end of one all-to-all; all ranks pass a barrier and sleep their delays before it."""
     dist.barrier()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    started = time.perf_counter()
-    dist.all_to_all_single(received, sent, receive_splits, send_splits)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - started) * 1e3
+    if phase.delay_s:
+        time.sleep(phase.delay_s)
+    started = _now(place)
+    dist.all_to_all_single(phase.received, phase.sent, phase.receive_splits, phase.send_splits)
+    return started, _now(place)
+
+
+def _now(place: torch.device) -> float:
+    """The host's clock, once the device has done what it was given."""
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    return time.perf_counter()
 
 
 def _shares(batch_size: int, ranks: int) -> list[int]:

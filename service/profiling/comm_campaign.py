@@ -1,30 +1,73 @@
 """Measuring campaigns of the collectives: which exchanges are drawn, and the loop that measures and stores them."""
 
+import os
 import platform
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from math import inf
 
 import numpy as np
 import torch
 
 from service.domain.measurements import CommunicationMeasurement
+from service.domain.plan import content_hash
 from service.domain.ports import MeasurementStore
-from service.profiling.campaign import BATCH_SIZES
-from service.profiling.comm_bench import Exchange, ExchangeTiming, measure_exchanges
+from service.profiling.campaign import BATCH_SIZES, Progress
+from service.profiling.comm_bench import BENCH_VERSION, Exchange, ExchangeTiming, measure_exchanges
 from service.profiling.compute_bench import device_name
 
 REPEATS = 9
-_MAX_RANK_BYTES = 128 * 2**20
-_WIDEST = 4096
-_IN_ONE_RUN = 10
+IN_ONE_RUN = 50
+"""Exchanges that one start of the ranks measures, and that are stored together."""
+
+MOST_SKEW_MS = 200.0
+_CPU_RANKS = (2, 4, 8)
+_BUFFERS_BYTES = 2 * 2**30
+_MOST_RANK_BYTES = 128 * 2**20
+_WIDTHS = (8, 4096)
+_UNEVENNESS = (0.03, 1.5)
+_WITHOUT_TABLES_SHARE = 0.1
+_TOGETHER_SHARE = 1 / 3
+_LEAST_SKEW_MS = 1.0
+
+Bench = Callable[[Sequence[Exchange]], list[ExchangeTiming]]
+
+
+def default_ranks(device: str) -> tuple[int, ...]:
+    """Numbers of ranks to measure: 2, 4 and 8 processes of the CPU; all GPUs, or none where there are not two."""
+    if not device.startswith("cuda"):
+        return _CPU_RANKS
+    gpus = torch.cuda.device_count()
+    return (gpus,) if gpus > 1 else ()
+
+
+def exchange_environment(ranks: int, device: str) -> dict[str, str]:
+    """Versions and names that an exchange depends on; ``oversubscribed`` where ranks outnumber the cores."""
+    cores = len(os.sched_getaffinity(0))
+    found = {
+        "torch": torch.__version__,
+        "bench": str(BENCH_VERSION),
+        "device": device_name(torch.device(device)),
+        "python": platform.python_version(),
+        "cores": str(cores),
+    }
+    if ranks > cores and not device.startswith("cuda"):
+        found["oversubscribed"] = "true"
+    return found
 
 
 class CommunicationCampaign:
-    """Draws exchanges: a batch size, and an uneven number of pooled columns on each rank.
+    """Draws exchanges: a batch size, an uneven number of pooled columns on each rank, and when each rank starts.
+
+    Adapted from NeuroShard, whose widths are those of random placements and whose ranks start 1 to 20 ms late. Here
+    widths are drawn directly, from nearly equal to one rank with most of them, now and then with a rank that has
+    none; a third of the exchanges start together, the others up to a skew of 1 to 200 ms, evenly over its logarithm.
 
     Args:
         hardware: name that the measurements are stored under.
-        ranks: processes that exchange; no more than there are cores, or they wait for each other's turn.
+        ranks: processes that exchange.
         seed: seed of the draws.
     """
 
@@ -32,53 +75,106 @@ class CommunicationCampaign:
         self.hardware = hardware
         self.ranks = ranks
         self.seed = seed
-        self.name = f"{hardware}-exchange-{ranks}-{seed}"
+        self._rank_bytes = min(_MOST_RANK_BYTES, _BUFFERS_BYTES // (2 * ranks))
+        self.name = self._name()
 
     def exchange(self, index: int) -> Exchange:
         """The exchange at a position; sizes are spread evenly over their logarithm."""
         rng = np.random.default_rng([self.seed, self.ranks, index])
-        batch_size = int(rng.choice(list(BATCH_SIZES)))
-        widest = min(_WIDEST, _MAX_RANK_BYTES // (4 * batch_size))
-        mean = float(np.exp(rng.uniform(np.log(8), np.log(widest))))
-        widths = np.clip(np.rint(mean * rng.uniform(0.5, 1.5, self.ranks) / 4) * 4, 4, widest)
-        return Exchange(tuple(int(w) for w in widths), batch_size)
+        sizes, weights = zip(*BATCH_SIZES.items(), strict=True)
+        batch_size = int(rng.choice(sizes, p=weights))
+        return Exchange(self._widths(rng, batch_size), batch_size, self._start_delays_ms(rng))
 
     def run(
-        self, store: MeasurementStore, samples: int, device: str, report: Callable[[int], None] = lambda done: None
-    ) -> int:
-        """Measures positions 0 .. ``samples`` that the store lacks; returns how many were measured.
+        self,
+        store: MeasurementStore,
+        samples: int,
+        device: str = "cpu",
+        budget_s: float = inf,
+        report: Callable[[Progress], None] = lambda progress: None,
+        bench: Bench | None = None,
+    ) -> Progress:
+        """Measures positions 0 .. ``samples`` that the store lacks, ``IN_ONE_RUN`` at a time, each run then stored.
+
+        Stops after ``budget_s`` seconds, once the run in hand is done; a KeyboardInterrupt loses only that run.
+
+        Args:
+            store: keeps the measurements, and says which there are.
+            samples: exchanges to have in the end.
+            device: ``cpu`` or ``cuda``.
+            budget_s: seconds after which no run is begun.
+            report: is told the progress after each run.
+            bench: measures the exchanges of a run; ``measure_exchanges`` on the device by default.
 
         Raises:
-            MeasurementRefused: a rank failed; what was measured before it is stored.
+            MeasurementRefused: a rank failed; what was measured before this run is stored.
         """
+        bench = bench or partial(measure_exchanges, device=device, repeats=REPEATS)
         stored = {m.index for m in store.communication(self.hardware) if m.campaign == self.name}
-        name = device_name(torch.device(device))
+        environment = exchange_environment(self.ranks, device)
         missing = [index for index in range(samples) if index not in stored]
-        for start in range(0, len(missing), _IN_ONE_RUN):
-            chosen = missing[start : start + _IN_ONE_RUN]
-            exchanges = [self.exchange(index) for index in chosen]
-            timings = measure_exchanges(exchanges, device, repeats=REPEATS)
-            for index, exchange, timing in zip(chosen, exchanges, timings, strict=True):
-                store.add_communication(self._measurement(index, exchange, timing, name))
-            report(start + len(chosen))
-        return len(missing)
+        progress = Progress(measured=0, refused=0, stored=len(stored))
+        started = time.monotonic()
+        for first in range(0, len(missing), IN_ONE_RUN):
+            if time.monotonic() - started > budget_s:
+                break
+            chosen = missing[first : first + IN_ONE_RUN]
+            for measurement in self._measured(bench, chosen, environment):
+                store.add_communication(measurement)
+            progress = Progress(first + len(chosen), 0, len(stored))
+            report(progress)
+        return progress
 
-    def _measurement(
-        self, index: int, exchange: Exchange, timing: ExchangeTiming, device: str
-    ) -> CommunicationMeasurement:
-        return CommunicationMeasurement(
-            campaign=self.name,
-            index=index,
-            hardware=self.hardware,
-            widths=exchange.widths,
-            batch_size=exchange.batch_size,
-            forward_ms=timing.forward_ms,
-            backward_ms=timing.backward_ms,
-            repeats=REPEATS,
-            environment={
-                "torch": torch.__version__,
-                "device": device,
-                "python": platform.python_version(),
-            },
-            measured_at=datetime.now(UTC),
-        )
+    def _measured(
+        self, bench: Bench, indices: Sequence[int], environment: dict[str, str]
+    ) -> list[CommunicationMeasurement]:
+        exchanges = [self.exchange(index) for index in indices]
+        return [
+            CommunicationMeasurement(
+                campaign=self.name,
+                index=index,
+                hardware=self.hardware,
+                widths=exchange.widths,
+                batch_size=exchange.batch_size,
+                start_delays_ms=exchange.start_delays_ms,
+                forward_wait_ms=timing.forward_wait_ms,
+                forward_transfer_ms=timing.forward_transfer_ms,
+                backward_ms=timing.backward_ms,
+                repeats=REPEATS,
+                environment=environment,
+                measured_at=datetime.now(UTC),
+            )
+            for index, exchange, timing in zip(indices, exchanges, bench(exchanges), strict=True)
+        ]
+
+    def _widths(self, rng: np.random.Generator, batch_size: int) -> tuple[int, ...]:
+        """Multiples of 4 around a mean, each factor of a log-normal law whose spread is drawn, too."""
+        narrowest, widest = _WIDTHS
+        widest = min(widest, self._rank_bytes // (16 * batch_size) * 4)
+        mean = _log_uniform(rng, narrowest, widest)
+        factors = np.exp(_log_uniform(rng, *_UNEVENNESS) * rng.standard_normal(self.ranks))
+        widths = np.clip(np.rint(mean * factors / factors.mean() / 4) * 4, 4, widest)
+        if rng.uniform() < _WITHOUT_TABLES_SHARE:
+            widths[rng.integers(self.ranks)] = 0
+        return tuple(int(width) for width in widths)
+
+    def _start_delays_ms(self, rng: np.random.Generator) -> tuple[float, ...]:
+        if rng.uniform() < _TOGETHER_SHARE:
+            return (0.0,) * self.ranks
+        delays = rng.uniform(0.0, _log_uniform(rng, _LEAST_SKEW_MS, MOST_SKEW_MS), self.ranks)
+        return tuple(round(float(delay), 3) for delay in delays - delays.min())
+
+    def _name(self) -> str:
+        content = {
+            "bench": BENCH_VERSION,
+            "draws": [sorted(BATCH_SIZES.items()), _WIDTHS, self._rank_bytes, _UNEVENNESS, _WITHOUT_TABLES_SHARE],
+            "delays": [_TOGETHER_SHARE, _LEAST_SKEW_MS, MOST_SKEW_MS],
+            "hardware": self.hardware,
+            "ranks": self.ranks,
+            "seed": self.seed,
+        }
+        return f"{self.hardware}-exchange-{self.ranks}-{content_hash(content)[:12]}"
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))

@@ -20,7 +20,7 @@ from service.domain.measurements import (
 from service.domain.plan import content_hash
 from service.domain.tables import Optimizer, Table
 
-FORMAT = 1
+FORMAT = 2
 """Layout of the file; raised when it changes."""
 
 
@@ -51,9 +51,10 @@ def write_measurements(
         for m in compute
     ]  # fmt: skip
     exchanges = [
-        {**_common(m), "widths": m.widths, "forward_ms": m.forward_ms, "backward_ms": m.backward_ms}
+        {**_common(m), "widths": m.widths, "start_delays_ms": m.start_delays_ms, "forward_wait_ms": m.forward_wait_ms,
+         "forward_transfer_ms": m.forward_transfer_ms, "backward_ms": m.backward_ms}
         for m in communication
-    ]
+    ]  # fmt: skip
     content = {"format": FORMAT, "configurations": list(configurations.values()), "compute": rows,
                "communication": exchanges}  # fmt: skip
     buffer = io.BytesIO()
@@ -113,7 +114,9 @@ def _compute(row: dict[str, Any], tables: Sequence[Table]) -> ComputeMeasurement
 def _exchange(row: dict[str, Any]) -> CommunicationMeasurement:
     return CommunicationMeasurement(
         widths=tuple(row["widths"]),
-        forward_ms=tuple(row["forward_ms"]),
+        start_delays_ms=tuple(row["start_delays_ms"]),
+        forward_wait_ms=tuple(row["forward_wait_ms"]),
+        forward_transfer_ms=tuple(row["forward_transfer_ms"]),
         backward_ms=tuple(row["backward_ms"]),
         **_read_common(row),
     )

@@ -28,6 +28,10 @@ def _duration(column: str) -> CheckConstraint:
     return CheckConstraint(f"{column} >= 0 AND {column} < 'Infinity'", name=f"{column}_finite")
 
 
+def _durations(column: str) -> CheckConstraint:
+    return CheckConstraint(f"0 <= ALL ({column}) AND 'Infinity' > ALL ({column})", name=f"{column}_finite")
+
+
 def _positive(column: str) -> CheckConstraint:
     return CheckConstraint(f"{column} > 0", name=f"{column}_positive")
 
@@ -149,12 +153,16 @@ class CommunicationMeasurementRow(Row):
         _positive("batch_size"),
         _positive("repeats"),
         CheckConstraint(
-            "cardinality(widths) = cardinality(forward_ms) AND cardinality(widths) = cardinality(backward_ms)",
+            "cardinality(widths) = cardinality(start_delays_ms) AND cardinality(widths) = cardinality(forward_wait_ms) "
+            "AND cardinality(widths) = cardinality(forward_transfer_ms) "
+            "AND cardinality(widths) = cardinality(backward_ms)",
             name="one_entry_a_rank",
         ),
         CheckConstraint("0 <= ALL (widths)", name="widths_not_negative"),
-        CheckConstraint("0 <= ALL (forward_ms) AND 'Infinity' > ALL (forward_ms)", name="forward_ms_finite"),
-        CheckConstraint("0 <= ALL (backward_ms) AND 'Infinity' > ALL (backward_ms)", name="backward_ms_finite"),
+        _durations("start_delays_ms"),
+        _durations("forward_wait_ms"),
+        _durations("forward_transfer_ms"),
+        _durations("backward_ms"),
     )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
@@ -163,7 +171,9 @@ class CommunicationMeasurementRow(Row):
     hardware: Mapped[str] = mapped_column(index=True)
     widths: Mapped[list[int]]
     batch_size: Mapped[int]
-    forward_ms: Mapped[list[float]]
+    start_delays_ms: Mapped[list[float]]
+    forward_wait_ms: Mapped[list[float]]
+    forward_transfer_ms: Mapped[list[float]]
     backward_ms: Mapped[list[float]]
     repeats: Mapped[int]
     environment: Mapped[Environment]

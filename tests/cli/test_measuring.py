@@ -15,8 +15,11 @@ from typer.testing import CliRunner
 
 from service.cli import app
 from service.domain.errors import InvalidInputFile, TooFewMeasurements
+from service.profiling.comm_campaign import CommunicationCampaign
+from service.storage.measurements import MeasurementRepository
 from service.storage.rows import ComputeMeasurementRow
-from tests.api.processes import clean_environment, is_alive, wait_for
+from tests.api.processes import clean_environment, is_alive, kill, planning_processes, wait_for
+from tests.profiling.made_up_bench import MadeUpBench
 
 SMALL = ["--hardware", "cpu-test", "--memory-gib", "0.03", "--ranks", "2"]
 
@@ -48,19 +51,25 @@ def run(*arguments: str) -> str:
 
 def test_profile_train_export_seed_and_plan(
     environment: dict[str, str],
+    engine: Engine,
     empty_database_url: str,
     pool: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert environment
-    run("profile", *SMALL, "--tables", str(pool), "--samples", "80", "--exchanges", "10")
+    output = run("profile", *SMALL, "--tables", str(pool), "--samples", "80", "--exchanges", "3")
+    assert "3 measured, 0 stored before\n" in output
+    assert "80 measured, 0 stored before, 0 refused" in output
+    # Enough to train on, without the minutes that measuring them takes.
+    CommunicationCampaign("cpu-test", ranks=4, seed=1).run(MeasurementRepository(engine), 147, bench=MadeUpBench())
     assert "cpu-test/compute/1" in run("train", "compute", "--hardware", "cpu-test", "--epochs", "5")
-    assert "cpu-test/communication/1" in run("train", "communication", "--hardware", "cpu-test")
-    assert "80 combinations and 10 exchanges" in run("db", "export", "--hardware", "cpu-test")
-    assert "0 of 80 combinations and 0 of 10 exchanges added" in run("db", "seed")
+    trained = run("train", "communication", "--hardware", "cpu-test", "--epochs", "5")
+    assert "cpu-test/communication/1" in trained
+    assert "80 combinations and 150 exchanges" in run("db", "export", "--hardware", "cpu-test")
+    assert "0 of 80 combinations and 0 of 150 exchanges added" in run("db", "seed")
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
-    assert "80 of 80 combinations and 10 of 10 exchanges added" in run("db", "seed", "--hardware", "cpu-test")
+    assert "80 of 80 combinations and 150 of 150 exchanges added" in run("db", "seed", "--hardware", "cpu-test")
 
     body = {
         "tables": json.loads(pool.read_text())["tables"],
@@ -98,6 +107,31 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
     output = run("profile", *SMALL, "--tables", str(pool), "--kind", "compute", "--samples", str(kept + 2))
     assert f"2 measured, {kept} stored before" in output
     assert stored() == kept + 2
+
+
+def test_a_rank_that_dies_is_one_line_and_exit_code_1(environment: dict[str, str]) -> None:
+    arguments = ["profile", *SMALL, "--kind", "communication", "--exchanges", "60"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service", *arguments],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(lambda: len(planning_processes(process.pid)) == 2, 60)
+    ranks = sorted(planning_processes(process.pid))
+    kill(ranks[0])
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "shardwright: rank 0 of 2 (numbered from 0) was ended by SIGKILL" in errors
+    assert "Traceback" not in errors
+    assert not any(map(is_alive, ranks))
+
+
+def test_no_time_left_measures_nothing_and_says_so(environment: dict[str, str]) -> None:
+    assert environment
+    output = run("profile", "--hardware", "cpu-test", "--minutes", "0", "--kind", "communication", "--ranks", "2",
+                 "--ranks", "3")  # fmt: skip
+    assert output.count("0 measured, 0 stored before") == 2
+    assert "exchange-2-" in output
+    assert "exchange-3-" in output
 
 
 def test_sigterm_stops_the_database_that_profile_started(pool: Path, server_folder: Path) -> None:

@@ -2,14 +2,12 @@
 
 from datetime import UTC, datetime
 
-import numpy as np
 import pytest
 from sqlalchemy import Engine
 
 from service.domain.measurements import ComputeMeasurement
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.campaign import BATCH_SIZES, MAX_TABLES, Campaign, CampaignSettings
-from service.profiling.comm_campaign import CommunicationCampaign
 from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
 from service.profiling.pools import generated_pool
 from service.storage.measurements import MeasurementRepository
@@ -71,25 +69,6 @@ def test_tables_that_never_fit_leave_a_refused_position(engine: Engine) -> None:
     campaign = Campaign((Table("huge", 10**8, 128, 1.0),), SETTINGS)
     progress = campaign.run(quick_bench(), MeasurementRepository(engine), 2, 60.0)
     assert (progress.measured, progress.refused) == (0, 2)
-
-
-def test_the_collectives_are_measured_over_real_ranks_and_resumed(engine: Engine) -> None:
-    store = MeasurementRepository(engine)
-    campaign = CommunicationCampaign("cpu-fbgemm", ranks=2, seed=0)
-    assert campaign.run(store, 3, "cpu") == 3
-    assert campaign.run(store, 3, "cpu") == 0
-    kept = store.communication("cpu-fbgemm")
-    assert [m.index for m in kept] == [0, 1, 2]
-    assert all(len(m.forward_ms) == 2 and min(m.forward_ms + m.backward_ms) > 0 for m in kept)
-
-
-def test_exchanges_are_uneven_and_spread_over_sizes() -> None:
-    campaign = CommunicationCampaign("cpu-fbgemm", ranks=4, seed=0)
-    drawn = [campaign.exchange(i) for i in range(60)]
-    volumes = [sum(e.widths) * e.batch_size * 4 for e in drawn]
-    assert all(len(e.widths) == 4 and all(w % 4 == 0 and w > 0 for w in e.widths) for e in drawn)
-    assert max(volumes) > 100 * min(volumes)
-    assert np.mean([len(set(e.widths)) > 1 for e in drawn]) > 0.8
 
 
 def measurement(table: Table, index: int = 0) -> ComputeMeasurement:

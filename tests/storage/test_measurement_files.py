@@ -28,7 +28,8 @@ def compute(index: int, *tables: Table) -> ComputeMeasurement:
 
 
 def exchange(index: int) -> CommunicationMeasurement:
-    return CommunicationMeasurement("e", index, "cpu-x", (4, 8), 2048, (0.1, 0.2), (0.3, 0.4), 9, {}, MADE)
+    values = ((0.0, 7.5), (7.4, 0.0), (0.1, 0.2), (0.3, 0.4), 9, {"cores": "2"}, MADE)
+    return CommunicationMeasurement("e", index, "cpu-x", (4, 8), 2048, *values)
 
 
 def written(path: Path) -> str:
@@ -72,6 +73,8 @@ def other(split: str) -> str:
     ("edit", "said"),
     [
         (lambda content: content.update(format=9), "format 9"),
+        (lambda content: content.update(format=1), "format 1 is not 2"),
+        (lambda content: content["communication"][0].pop("forward_wait_ms"), "forward_wait_ms"),
         (lambda content: content["compute"][0].update(split=other(content["compute"][0]["split"])), "part"),
         (lambda content: content["compute"][0].update(tables=[[7, 16]]), "IndexError"),
         (lambda content: content.pop("communication"), "communication"),

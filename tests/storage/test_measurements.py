@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from threading import Barrier
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -61,7 +62,9 @@ def communication_measurement(index: int, campaign: str = "c") -> CommunicationM
         hardware="cpu-fbgemm",
         widths=tuple(4 * rng.randrange(300) for _ in range(ranks)),
         batch_size=65536,
-        forward_ms=tuple(rng.random() * 100 for _ in range(ranks)),
+        start_delays_ms=tuple(rng.random() * 200 for _ in range(ranks)),
+        forward_wait_ms=tuple(rng.random() * 200 for _ in range(ranks)),
+        forward_transfer_ms=tuple(rng.random() * 100 for _ in range(ranks)),
         backward_ms=tuple(rng.random() for _ in range(ranks)),
         repeats=10,
         environment={},
@@ -186,10 +189,25 @@ def test_an_impossible_measurement_is_refused_whole(
     assert repository.add_compute(compute_measurement(0))
 
 
-def test_ranks_without_a_time_each_are_refused(engine: Engine) -> None:
-    whole = communication_measurement(0)
+@pytest.mark.parametrize("name", ["start_delays_ms", "forward_wait_ms", "forward_transfer_ms", "backward_ms"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda times: times[1:],
+        lambda times: (-1.0, *times[1:]),
+        lambda times: (*times[:-1], float("nan")),
+        lambda times: (float("inf"), *times[1:]),
+    ],
+)
+def test_an_impossible_exchange_is_refused_whole(
+    engine: Engine, name: str, spoil: Callable[[tuple[float, ...]], tuple[float, ...]]
+) -> None:
+    repository, whole = MeasurementRepository(engine), communication_measurement(0)
+    changed: dict[str, Any] = {name: spoil(getattr(whole, name))}
     with pytest.raises(IntegrityError):
-        MeasurementRepository(engine).add_communication(replace(whole, forward_ms=whole.forward_ms[1:]))
+        repository.add_communication(replace(whole, **changed))
+    assert repository.communication("cpu-fbgemm") == []
+    assert repository.add_communication(whole)
 
 
 def test_writers_of_the_same_measurements_at_once_neither_lose_nor_double_any(database_url: str) -> None:

@@ -7,11 +7,13 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 
 import pytest
+from alembic import command
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from service.storage import migrate
 from service.storage.engine import build_engine
+from service.storage.measurements import MeasurementRepository
 from service.storage.migrate import MigrationFailed, UnknownRevision, current, drift, head, upgrade
 from service.storage.rows import Row
 
@@ -98,6 +100,49 @@ def test_migrations_make_exactly_the_constraints_that_the_rows_declare(engine: E
 def test_a_changed_database_is_drift(engine: Engine, statement: str) -> None:
     run(engine, statement)
     assert drift(engine) != []
+
+
+def migrate_to(engine: Engine, revision: str) -> None:
+    move = command.upgrade if revision > (current(engine) or "") else command.downgrade
+    with engine.begin() as connection:
+        move(migrate._config(connection), revision)
+
+
+def test_exchanges_of_before_start_delays_keep_their_times_up_and_down(empty_engine: Engine) -> None:
+    migrate_to(empty_engine, "0001")
+    run(
+        empty_engine,
+        """
+        INSERT INTO communication_measurements
+            (campaign, index, hardware, widths, batch_size, forward_ms, backward_ms, repeats, environment, measured_at)
+        VALUES ('c', 0, 'cpu-x', '{8,0,4}', 64, '{0.5,1.25,2}', '{3,4,5}', 9, '{}', now()),
+               ('c', 1, 'cpu-x', '{}', 64, '{}', '{}', 9, '{}', now())
+        """,
+    )
+    upgrade(empty_engine)
+    assert drift(empty_engine) == []
+    first, empty = MeasurementRepository(empty_engine).communication("cpu-x")
+    assert (first.start_delays_ms, first.forward_wait_ms) == ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    assert (first.forward_transfer_ms, first.backward_ms) == ((0.5, 1.25, 2.0), (3.0, 4.0, 5.0))
+    assert empty.start_delays_ms == empty.forward_wait_ms == empty.forward_transfer_ms == ()
+
+    run(empty_engine, "UPDATE communication_measurements SET forward_wait_ms = '{0,1,2}' WHERE index = 0")
+    migrate_to(empty_engine, "0001")
+    with empty_engine.connect() as connection:
+        rows = connection.execute(text("SELECT forward_ms, backward_ms FROM communication_measurements ORDER BY index"))
+        assert [tuple(row) for row in rows] == [([0.5, 2.25, 4.0], [3.0, 4.0, 5.0]), ([], [])]
+    upgrade(empty_engine)
+    assert drift(empty_engine) == []
+
+
+def test_going_down_and_up_again_makes_the_same_constraints(engine: Engine, empty_engine: Engine) -> None:
+    migrate_to(empty_engine, "0001")
+    first = schema(empty_engine)
+    before = schema(engine)
+    migrate_to(engine, "0001")
+    assert schema(engine) == first
+    upgrade(engine)
+    assert schema(engine) == before
 
 
 def test_four_processes_migrating_at_once_all_end_well(empty_database_url: str, empty_engine: Engine) -> None:

@@ -1,0 +1,204 @@
+"""Runs a task in several processes of this host, the ranks, and leaves none of them behind whatever happens."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+from service.domain.errors import MeasurementRefused
+
+Answer = TypeVar("Answer")
+
+_SPAWN = multiprocessing.get_context("spawn")
+_PR_SET_PDEATHSIG = 1
+_SETTLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a rank's task raised, and when on the clock that all processes of the host share."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """In place of the answer of a rank that ended without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    number: int
+    process: BaseProcess
+    answer: Connection
+
+
+def run_ranks(task: Callable[[int], Answer], ranks: int, time_limit_s: float) -> list[Answer]:
+    """Calls ``task(rank)`` in a process for each rank at once and returns the answers in the order of the ranks.
+
+    A rank stays until all have answered: leaving would close connections that others still use. All are gone when
+    this returns or raises, also those that are stopped, and they end with this process should it be killed.
+
+    Args:
+        task: picklable, with a picklable answer of at most some ten kilobytes.
+        ranks: number of processes.
+        time_limit_s: the longest that starting them and the task may take, seconds.
+
+    Raises:
+        MeasurementRefused: a rank was ended, is stopped or raised, or the time limit passed; ``data['rank']`` is the
+            rank at fault, where it is one.
+    """
+    deadline = time.monotonic() + time_limit_s
+    with _started(task, ranks) as running:
+        answers: dict[int, Any] = {}
+        while waiting := {rank.answer: rank for rank in running if rank.number not in answers}:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            for answer, rank in waiting.items():
+                if answer in ready:
+                    answers[rank.number] = _received(answer)
+            if not ready or _failed(answers):
+                raise _refusal(running, answers, time_limit_s)
+        return [answers[rank.number] for rank in running]
+
+
+@contextmanager
+def _started(task: Callable[[int], Any], ranks: int) -> Iterator[list[_Rank]]:
+    """The ranks, running; on leaving they are ended by SIGKILL, as a SIGTERM waits for one that is stopped to go on."""
+    running: list[_Rank] = []
+    try:
+        # Its start unblocks the signals that the ranks are to inherit blocked.
+        resource_tracker.ensure_running()
+        with _interrupts_blocked():
+            for number in range(ranks):
+                running.append(_start(task, number))
+        yield running
+    finally:
+        for rank in running:
+            rank.process.kill()
+        for rank in running:
+            rank.process.join()
+            rank.process.close()
+            rank.answer.close()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ranks inherit the mask: Ctrl-C in a terminal reaches them too, but ending them is for this process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(task: Callable[[int], Any], number: int) -> _Rank:
+    receiver, sender = _SPAWN.Pipe(duplex=False)
+    process = _SPAWN.Process(target=_serve, args=(task, number, sender), daemon=True)
+    try:
+        process.start()
+    except OSError as error:
+        receiver.close()
+        raise MeasurementRefused(
+            f"rank {number} could not be started ({error}): measure fewer ranks", rank=number
+        ) from error
+    finally:
+        sender.close()
+    return _Rank(number, process, receiver)
+
+
+def _serve(task: Callable[[int], Any], number: int, answers: Connection) -> None:
+    """A rank's life: answers, then waits to be ended."""
+    _end_with_parent()
+    try:
+        answer = task(number)
+    except Exception as error:
+        answer = _Failure(time.perf_counter(), _one_line(error))
+    answers.send(answer)
+    while True:
+        signal.pause()
+
+
+def _end_with_parent() -> None:
+    """Has the kernel kill this process when the thread that started it ends, as prctl(2) says; ends if it has."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is None or os.getppid() != parent.pid:
+        os._exit(1)
+
+
+def _received(answer: Connection) -> Any:
+    try:
+        return answer.recv()
+    except (EOFError, OSError):
+        return _Silence()
+
+
+def _failed(answers: Mapping[int, Any]) -> bool:
+    return any(isinstance(answer, (_Failure, _Silence)) for answer in answers.values())
+
+
+def _refusal(ranks: Sequence[_Rank], answers: Mapping[int, Any], time_limit_s: float) -> MeasurementRefused:
+    """What went wrong first: a rank that raises may only have lost its connection to one that was ended or stopped."""
+    ended = _ended(ranks, _SETTLE_S if _failed(answers) else 0.0)
+    if ended:
+        return _said(ended, len(ranks), _ending(ended.process.exitcode or 0))
+    stopped = next((rank for rank in ranks if _is_stopped(rank.process.pid)), None)
+    if stopped:
+        return _said(stopped, len(ranks), "is stopped (SIGSTOP, or a debugger): see why, and measure again")
+    failures = {number: answer for number, answer in answers.items() if isinstance(answer, _Failure)}
+    if failures:
+        first = min(failures, key=lambda number: failures[number].at)
+        said = f"failed with {failures[first].text}: measure again, with fewer ranks or less at once if memory ran out"
+        return _said(ranks[first], len(ranks), said)
+    silent = [rank.number for rank in ranks if rank.number not in answers]
+    return MeasurementRefused(
+        f"of {len(ranks)} ranks, {', '.join(map(str, silent))} did not finish within {time_limit_s:g} s: "
+        "leave the machine to them, allow more time, or measure less at once",
+        ranks=silent,
+    )
+
+
+def _said(rank: _Rank, ranks: int, what: str) -> MeasurementRefused:
+    return MeasurementRefused(f"rank {rank.number} of {ranks} (numbered from 0) {what}", rank=rank.number)
+
+
+def _ended(ranks: Sequence[_Rank], patience_s: float) -> _Rank | None:
+    """The first rank that has ended, after a moment in which an end that is under way becomes visible."""
+    closed = wait([rank.process.sentinel for rank in ranks], patience_s)
+    ending = [rank for rank in ranks if rank.process.sentinel in closed]
+    for rank in ending:
+        rank.process.join(patience_s)
+    return next((rank for rank in ending if rank.process.exitcode is not None), None)
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}: standard error says more; mend that and measure again"
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-exit_code, f"signal {-exit_code}")
+    return f"was ended by {name}: measure again, with fewer ranks or less at once if memory ran out"
+
+
+def _is_stopped(pid: int | None) -> bool:
+    """Whether Linux says so (states T and t of proc(5)); False where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
