@@ -1,11 +1,14 @@
 """``shardwright train``: cost models from stored measurements."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.common import DataDir, Hardware, ModelStoreRoot, progress_bar, settings_with
 from service.domain.tables import Optimizer
+
+if TYPE_CHECKING:
+    from service.usecases.train_models import TrainedVersion
 
 app = typer.Typer(no_args_is_help=True, help="Train cost models on the stored measurements.")
 
@@ -21,9 +24,6 @@ def compute(
 ) -> None:
     """Train the compute cost model and write its next version; reports on the frozen held-out part."""
     from datetime import UTC, datetime
-
-    from rich.console import Console
-    from rich.table import Table
 
     from service import wiring
     from service.registry.store import ModelStore
@@ -43,28 +43,46 @@ def compute(
             optimizer,
             lambda epoch, mape: bar.update(task, completed=epoch + 1),
         )
-    grid = Table("held out", "rows", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau")
-    for name, found in trained.metrics.items():
-        errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}")
-        grid.add_row(name, str(found.rows), f"{found.mse:.2f}", *errors)
-    Console().print(f"{trained.version}, trained on {trained.rows['train']} combinations", grid)
+    _print_trained(trained, "combinations")
 
 
 @app.command()
 def communication(
-    hardware: Hardware = "cpu-fbgemm", model_store: ModelStoreRoot = None, data_dir: DataDir = None
+    hardware: Hardware = "cpu-fbgemm",
+    seed: Annotated[int, typer.Option(help="Seed of the initial weights and the order of batches.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training part.")] = 100,
+    model_store: ModelStoreRoot = None,
+    data_dir: DataDir = None,
 ) -> None:
-    """Fit the communication cost model's lines and write its next version."""
+    """Train the communication cost model, one for all numbers of devices, and write its next version."""
     from datetime import UTC, datetime
 
     from service import wiring
     from service.registry.store import ModelStore
     from service.storage.measurements import MeasurementRepository
+    from service.training.communication_trainer import CommunicationTraining
     from service.usecases.train_models import train_communication_version
 
     settings = settings_with(data_dir=data_dir, model_store=model_store)
-    with wiring.database(settings) as engine:
-        version, forward, backward = train_communication_version(
-            hardware, MeasurementRepository(engine), ModelStore(settings.model_store), datetime.now(UTC)
+    with wiring.database(settings) as engine, progress_bar() as bar:
+        task = bar.add_task("epochs", total=epochs)
+        trained = train_communication_version(
+            hardware,
+            MeasurementRepository(engine),
+            ModelStore(settings.model_store),
+            CommunicationTraining(seed=seed, epochs=epochs),
+            datetime.now(UTC),
+            lambda epoch, error: bar.update(task, completed=epoch + 1),
         )
-    typer.echo(f"{version}: MAPE {forward:.1%} forward, {backward:.1%} backward")
+    _print_trained(trained, "exchanges")
+
+
+def _print_trained(trained: "TrainedVersion", rows: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table("held out", "values", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau")
+    for name, found in trained.metrics.items():
+        errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}")
+        grid.add_row(name, str(found.rows), f"{found.mse:.2f}", *errors)
+    Console().print(f"{trained.version}, trained on {trained.rows['train']} {rows}", grid)

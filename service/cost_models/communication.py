@@ -1,30 +1,80 @@
-"""The communication cost model: latency + bytes / bandwidth, each measured with the real collectives."""
+"""The communication cost model: bytes over bandwidth, and a network over the set of devices that corrects it.
+
+NeuroShard has a network for each device count, whose forward cost takes in the start delays (MLSys 2023). Here the
+wait for the slowest device is not learned but added up (``service.search.simulator``), and the network is the same for
+any number of devices: each device's hidden vector comes from one shared layer, and the devices see each other through
+the mean and the maximum of those vectors, so that permuting the devices permutes the costs.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.domain.ports import Floats
 
 _FLOAT_BYTES = 4
 
+QUANTITIES = ("one", "own_bytes", "slowest_bytes", "all_bytes")
+"""Columns of ``exchange_quantities``, in order: what the physical part of a price is linear in."""
+
+FEATURE_NAMES = ("log_sent", "log_received", "log_slowest", "log_all", "share", "log_batch", "log_devices")
+"""Columns of ``exchange_features``, in order."""
+
+CORRECTION_LIMIT = 1.0
+"""The network moves the logarithm of a cost by less than this from that of the physical part."""
+
+LEAST_MS = 1e-3
+"""No exchange is priced below this."""
+
+FORWARD, BACKWARD = 0, 1
+"""Positions of the forward transfer and the backward exchange in a version's two outputs."""
+
+WEIGHT_SHAPES: Shapes = {
+    "base": (2, len(QUANTITIES)),
+    "feature_mean": (len(FEATURE_NAMES),),
+    "feature_scale": (len(FEATURE_NAMES),),
+    "feature_low": (len(FEATURE_NAMES),),
+    "feature_high": (len(FEATURE_NAMES),),
+    "device.weight": ("H", len(FEATURE_NAMES)),
+    "device.bias": ("H",),
+    "own.weight": ("M", "H"),
+    "mean.weight": ("M", "H"),
+    "most.weight": ("M", "H"),
+    "own.bias": ("M",),
+    "out.weight": (2, "M"),
+    "out.bias": (2,),
+}
+"""Arrays of a version: H hidden units a device, M after mixing, two costs (forward transfer, backward exchange)."""
+
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Milliseconds of an exchange: ``latency_ms + ms_per_byte * bytes``."""
+class MeasuredExchanges:
+    """What the measurements behind a model cover.
 
-    latency_ms: float
-    ms_per_byte: float
+    Attributes:
+        ranks: numbers of devices that exchanged, ascending.
+        oversubscribed: those of them that were more than there were cores to run them.
+    """
+
+    ranks: tuple[int, ...]
+    oversubscribed: tuple[int, ...]
 
 
 class CommunicationModel:
-    """Prices all-to-all exchanges by two measured lines; implements ``CommunicationCostModel``."""
+    """Prices all-to-all exchanges between any number of devices; implements ``CommunicationCostModel``."""
 
-    def __init__(self, version: str, forward: Line, backward: Line, measured_ranks: tuple[int, ...]) -> None:
+    def __init__(self, version: str, weights: Arrays, measured: MeasuredExchanges) -> None:
+        """Takes a version's arrays.
+
+        Raises:
+            DamagedArtifact: they are not those of ``WEIGHT_SHAPES``.
+        """
+        check_arrays(version, weights, WEIGHT_SHAPES)
         self._version = version
-        self._measured_ranks = measured_ranks
-        self._forward = forward
-        self._backward = backward
+        # In double precision, so that the shape of a batch moves no result by as much as a search can see.
+        self._w = {name: array.astype(np.float64) for name, array in weights.items()}
+        self._measured = measured
 
     @property
     def version(self) -> str:
@@ -32,35 +82,92 @@ class CommunicationModel:
         return self._version
 
     def forward_transfer(self, widths: Floats, batch_size: int) -> Floats:
-        """Milliseconds of exchanging pooled vectors; [..., D] -> [..., D]."""
-        return _price(self._forward, widths, batch_size)
+        """Milliseconds of exchanging pooled vectors once all have started; [..., D] -> [..., D]."""
+        return self._price(widths, batch_size, FORWARD)
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
-        return _price(self._backward, widths, batch_size)
+        return self._price(widths, batch_size, BACKWARD)
 
     def assumptions(self, devices: int) -> list[str]:
         """What the prices rest on for this many devices."""
-        if devices == 1 or devices in self._measured_ranks:
+        if devices == 1:
             return []
-        measured = ", ".join(map(str, self._measured_ranks))
-        return [f"exchanges were measured on {measured} devices: those of {devices} are priced by their bytes"]
+        measured = self._measured
+        if devices not in measured.ranks:
+            known = ", ".join(map(str, measured.ranks))
+            return [f"exchanges were measured on {known} devices: those of {devices} are extrapolated"]
+        if devices in measured.oversubscribed:
+            return [f"exchanges of {devices} devices were measured on fewer cores, which they shared"]
+        return []
+
+    def _price(self, widths: Floats, batch_size: int, output: int) -> Floats:
+        if widths.shape[-1] == 1:
+            return np.zeros_like(widths)
+        w = self._w
+        quantities = exchange_quantities(widths, batch_size)
+        base = np.maximum(quantities @ w["base"][output], LEAST_MS)
+        features = np.clip(exchange_features(widths, batch_size), w["feature_low"], w["feature_high"])
+        standard = (features - w["feature_mean"]) / w["feature_scale"]
+        hidden = np.maximum(standard @ w["device.weight"].T + w["device.bias"], 0)
+        others = hidden.mean(axis=-2, keepdims=True) @ w["mean.weight"].T
+        others += hidden.max(axis=-2, keepdims=True) @ w["most.weight"].T
+        mixed = np.maximum(hidden @ w["own.weight"].T + others + w["own.bias"], 0)
+        raw = mixed @ w["out.weight"][output] + w["out.bias"][output]
+        return np.asarray(base * np.exp(CORRECTION_LIMIT * np.tanh(raw / CORRECTION_LIMIT)))
 
 
-def exchanged_bytes(widths: Floats, batch_size: int) -> Floats:
-    """Bytes that bound a device's part of an exchange: the larger of what it sends and receives; [..., D].
+def exchanged_bytes(widths: Floats, batch_size: int | Floats) -> Floats:
+    """Bytes that bound a device's part of an exchange: the larger of what it sends and receives; [..., D] -> [..., D].
+
+    Here and below ``batch_size`` is the global batch, one for all or one for each set of devices, [..., 1].
+    """
+    return np.asarray(np.maximum(*_sent_and_received(widths, batch_size)))
+
+
+def exchange_quantities(widths: Floats, batch_size: int | Floats) -> Floats:
+    """What an exchange's time is roughly linear in, ``QUANTITIES``; [..., D] -> [..., D, 4].
+
+    A device's own bytes; those of the device with the most, for which others may have to wait; and those of all, which
+    share a medium (the memory of one host, a switch).
+    """
+    own = exchanged_bytes(widths, batch_size)
+    slowest = np.broadcast_to(own.max(axis=-1, keepdims=True), own.shape)
+    all_bytes = _all_bytes(widths, batch_size)
+    return np.stack([np.ones_like(own), own, slowest, np.broadcast_to(all_bytes, own.shape)], axis=-1)
+
+
+def exchange_features(widths: Floats, batch_size: int | Floats) -> Floats:
+    """Features of each device among the others, ``FEATURE_NAMES``, not standardised; [..., D] -> [..., D, 7]."""
+    devices = widths.shape[-1]
+    sent, received = _sent_and_received(widths, batch_size)
+    slowest = np.maximum(sent, received).max(axis=-1, keepdims=True)
+    total = widths.sum(axis=-1, keepdims=True)
+    share = widths * devices / np.maximum(total, 1.0)
+    columns = (
+        np.log1p(sent),
+        np.log1p(received),
+        np.log1p(slowest),
+        np.log1p(_all_bytes(widths, batch_size)),
+        share,
+        np.log(np.asarray(batch_size, dtype=np.float64)),
+        np.log(np.float64(devices)),
+    )
+    return np.stack([np.broadcast_to(column, widths.shape) for column in columns], axis=-1)
+
+
+def _sent_and_received(widths: Floats, batch_size: int | Floats) -> tuple[Floats, Floats]:
+    """Bytes that each device sends and receives in the forward exchange; [..., D] each.
 
     A device of width w sends its fp32 vectors of all samples that others own, B * (D - 1) / D of them, and receives
     those of its own B / D samples from the others. The backward exchange is the same with the roles swapped.
     """
     devices = widths.shape[-1]
-    share = batch_size / devices
-    sent = widths * share * (devices - 1)
-    received = (widths.sum(axis=-1, keepdims=True) - widths) * share
-    return np.asarray(np.maximum(sent, received) * _FLOAT_BYTES)
+    share = batch_size / devices * _FLOAT_BYTES
+    return widths * share * (devices - 1), (widths.sum(axis=-1, keepdims=True) - widths) * share
 
 
-def _price(line: Line, widths: Floats, batch_size: int) -> Floats:
-    if widths.shape[-1] == 1:
-        return np.zeros_like(widths)
-    return np.asarray(line.latency_ms + line.ms_per_byte * exchanged_bytes(widths, batch_size))
+def _all_bytes(widths: Floats, batch_size: int | Floats) -> Floats:
+    """Bytes that all devices send together; [..., D] -> [..., 1]."""
+    devices = widths.shape[-1]
+    return np.asarray(widths.sum(axis=-1, keepdims=True) * (batch_size / devices * (devices - 1) * _FLOAT_BYTES))

@@ -1,33 +1,150 @@
-"""Fits the lines of the communication cost model."""
+"""Trains the communication cost model: its physical part by least squares, then the network that corrects it."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from torch import Tensor, nn
 
-from service.cost_models.communication import Line, exchanged_bytes
-from service.domain.measurements import CommunicationMeasurement
+from service.cost_models.communication import CORRECTION_LIMIT, FEATURE_NAMES, LEAST_MS
+from service.training.communication_dataset import Exchanges
 
+Weights = dict[str, NDArray[np.float32]]
 
-def fit_lines(measurements: Sequence[CommunicationMeasurement]) -> tuple[Line, Line]:
-    """Forward and backward lines of least relative error over all ranks of all measurements."""
-    sizes = np.concatenate([exchanged_bytes(np.array(m.widths, dtype=float), m.batch_size) for m in measurements])
-    forward = np.concatenate([m.forward_ms for m in measurements])
-    backward = np.concatenate([m.backward_ms for m in measurements])
-    return _fit(sizes, forward), _fit(sizes, backward)
+_CONSTANT = 1e-3
 
 
-def line_error(line: Line, measurements: Sequence[CommunicationMeasurement], backward: bool) -> float:
-    """Mean absolute percentage error of a line, as a fraction."""
-    sizes = np.concatenate([exchanged_bytes(np.array(m.widths, dtype=float), m.batch_size) for m in measurements])
-    measured = np.concatenate([m.backward_ms if backward else m.forward_ms for m in measurements])
-    predicted = line.latency_ms + line.ms_per_byte * sizes
-    return float(np.abs(predicted / measured - 1.0).mean())
+@dataclass(frozen=True, slots=True)
+class CommunicationTraining:
+    """Configuration of a training run.
+
+    Attributes:
+        seed: seed of the initial weights and of the order of batches.
+        epochs: passes over the training part.
+        batch_size: exchanges in a step, all between the same number of devices.
+        learning_rate: Adam's first rate, decayed along a cosine to 0.
+        weight_decay: decoupled weight decay.
+        hidden: hidden units of a device.
+        mixed: hidden units after the devices have seen each other.
+    """
+
+    seed: int = 0
+    epochs: int = 100
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-4
+    hidden: int = 16
+    mixed: int = 16
 
 
-def _fit(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> Line:
-    """Weighted by 1 / time, so that relative error counts; neither part may be negative."""
-    design = np.stack([np.ones_like(sizes), sizes / sizes.max()], axis=1) / times[:, None]
-    (latency, slope), _ = nnls(design, np.ones_like(times))
-    return Line(float(latency), float(slope / sizes.max()))
+class CommunicationNetwork(nn.Module):
+    """The network that ``service.cost_models.communication`` evaluates; predicts logarithms of both costs."""
+
+    base: Tensor
+    feature_mean: Tensor
+    feature_scale: Tensor
+    feature_low: Tensor
+    feature_high: Tensor
+
+    def __init__(self, config: CommunicationTraining, base: Tensor, features: Tensor) -> None:
+        """Takes the physical part [2, Q] and the features of all devices of the training part [*, F]."""
+        super().__init__()
+        deviation = features.std(dim=0)
+        # A feature that never varied has learnt no weight: left as it is, it cannot explode when it varies in service.
+        scale = torch.where(deviation < _CONSTANT, torch.ones_like(deviation), deviation)
+        self.register_buffer("base", base)
+        self.register_buffer("feature_mean", features.mean(dim=0))
+        self.register_buffer("feature_scale", scale)
+        self.register_buffer("feature_low", features.min(dim=0).values)
+        self.register_buffer("feature_high", features.max(dim=0).values)
+        self.device = nn.Linear(len(FEATURE_NAMES), config.hidden)
+        self.own = nn.Linear(config.hidden, config.mixed)
+        self.mean = nn.Linear(config.hidden, config.mixed, bias=False)
+        self.most = nn.Linear(config.hidden, config.mixed, bias=False)
+        self.out = nn.Linear(config.mixed, len(base))
+        # Starts as the physical part alone.
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, features: Tensor, quantities: Tensor) -> Tensor:
+        """Log costs [N, D, 2] of exchanges with these features [N, D, F] and quantities [N, D, Q]."""
+        standard = (features.clamp(self.feature_low, self.feature_high) - self.feature_mean) / self.feature_scale
+        hidden = torch.relu(self.device(standard))
+        others = self.mean(hidden.mean(dim=1, keepdim=True)) + self.most(hidden.amax(dim=1, keepdim=True))
+        raw = self.out(torch.relu(self.own(hidden) + others))
+        physical = (quantities @ self.base.T).clamp(min=LEAST_MS).log()
+        return physical + CORRECTION_LIMIT * torch.tanh(raw / CORRECTION_LIMIT)
+
+
+def train_communication(
+    train: Sequence[Exchanges],
+    validation: Sequence[Exchanges],
+    config: CommunicationTraining,
+    report: Callable[[int, float], None] = lambda epoch, error: None,
+) -> Weights:
+    """Trains one model on exchanges between any numbers of devices.
+
+    The loss is the absolute error of logarithms: relative errors count, and outliers of a noisy machine do not rule.
+
+    Args:
+        train: groups to learn from.
+        validation: groups that choose the epoch; never those that are reported on.
+        config: sizes and hyper-parameters.
+        report: called after every epoch with its number and the validation loss.
+
+    Returns:
+        Arrays of ``service.cost_models.communication.WEIGHT_SHAPES``.
+    """
+    torch.manual_seed(config.seed)
+    groups, judged = [_tensors(group) for group in train], [_tensors(group) for group in validation]
+    network = CommunicationNetwork(config, _physical_part(train), torch.cat([g[0].flatten(0, 1) for g in groups]))
+    optimizer = torch.optim.AdamW(network.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.epochs)
+    best, best_state = float("inf"), copy.deepcopy(network.state_dict())
+    for epoch in range(config.epochs):
+        for group, chosen in _batches(groups, config.batch_size):
+            features, quantities, log_costs = (tensor[chosen] for tensor in group)
+            loss = (network(features, quantities) - log_costs).abs().mean()
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+        schedule.step()
+        error = _loss(network, judged)
+        report(epoch, error)
+        if error < best:
+            best, best_state = error, copy.deepcopy(network.state_dict())
+    return {name: tensor.numpy().astype(np.float32) for name, tensor in best_state.items()}
+
+
+def _physical_part(groups: Sequence[Exchanges]) -> Tensor:
+    """Coefficients of ``exchange_quantities`` for both costs, none negative, of least relative error; [2, Q]."""
+    quantities = np.concatenate([group.quantities.reshape(-1, group.quantities.shape[-1]) for group in groups])
+    costs = np.concatenate([group.costs.reshape(-1, 2) for group in groups])
+    scale = np.maximum(quantities.max(axis=0), 1.0)
+    fits = [nnls(quantities / scale / cost[:, None], np.ones_like(cost))[0] / scale for cost in costs.T]
+    return torch.from_numpy(np.stack(fits)).float()
+
+
+def _tensors(group: Exchanges) -> tuple[Tensor, Tensor, Tensor]:
+    arrays = (group.features, group.quantities, np.log(group.costs))
+    features, quantities, log_costs = (torch.from_numpy(array).float() for array in arrays)
+    return features, quantities, log_costs
+
+
+def _batches(
+    groups: Sequence[tuple[Tensor, Tensor, Tensor]], size: int
+) -> list[tuple[tuple[Tensor, Tensor, Tensor], Tensor]]:
+    """Batches of all groups in random order, each with the exchanges that it takes of its group."""
+    batches = [(group, chosen) for group in groups for chosen in torch.split(torch.randperm(len(group[0])), size)]
+    return [batches[i] for i in torch.randperm(len(batches)).tolist()]
+
+
+def _loss(network: CommunicationNetwork, groups: Sequence[tuple[Tensor, Tensor, Tensor]]) -> float:
+    """Mean absolute error of the logarithms over all devices of all exchanges."""
+    with torch.no_grad():
+        errors = [(network(features, quantities) - costs).abs().flatten() for features, quantities, costs in groups]
+    return float(torch.cat(errors).mean())

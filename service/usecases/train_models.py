@@ -1,20 +1,22 @@
 """Trains cost models on stored measurements and writes them as new versions."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, TypeVar
 
-import numpy as np
-
+from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.domain.tables import Optimizer
-from service.training.communication_trainer import fit_lines, line_error
+from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
+from service.training.communication_evaluation import evaluate_communication
+from service.training.communication_trainer import CommunicationTraining, train_communication
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
 from service.training.compute_evaluation import evaluate_compute
 from service.training.compute_trainer import ComputeTraining, train_compute
@@ -26,13 +28,17 @@ LEAST_COMPUTE = 50
 LEAST_IN_PART = 5
 """Fewest of them in each part of the split."""
 
-LEAST_COMMUNICATION = 10
-"""Fewest exchanges that a line is fitted to."""
+LEAST_COMMUNICATION = 100
+"""Fewest exchanges to train on."""
+
+_PAUSE = timedelta(minutes=5)
+
+Kind = TypeVar("Kind", ComputeMeasurement, CommunicationMeasurement)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedVersion:
-    """A version that was written, and its metrics on the held-out part (``total``, ``forward``, ``backward``)."""
+    """A version that was written, the rows of each part, and its metrics on the held-out part by what they judge."""
 
     version: str
     rows: dict[str, int]
@@ -57,65 +63,66 @@ def train_compute_version(
         TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part.
     """
     rows = [row for row in measurements.compute(hardware) if row.optimizer is optimizer]
-    parts = _parts(hardware, rows)
+    parts = _parts(hardware, rows, LEAST_COMPUTE, f"combinations with {optimizer.value}")
     weights = train_compute(
         measurements_dataset(parts[Split.TRAIN]), measurements_dataset(parts[Split.VALIDATION]), config, report
     )
     model = ComputeModel(f"{hardware}/compute/new", weights, FEATURES_VERSION, measured_domain(rows))
     found = evaluate_compute(model, measurements_dataset(parts[Split.TEST]))
-    counts = {split.value: len(part) for split, part in parts.items()}
     facts = {
         **_provenance(rows, now),
         "features_version": FEATURES_VERSION,
         "measured": asdict(measured_domain(rows)),
-        "data": {"fingerprint": data_fingerprint(rows), "rows": counts},
+        "data": {"fingerprint": data_fingerprint(rows), "rows": _counts(parts)},
         "training": asdict(config),
         "metrics": {name: value.as_dict() for name, value in found.items()},
     }
-    return TrainedVersion(str(models.write(hardware, "compute", weights, facts)), counts, found)
+    return TrainedVersion(str(models.write(hardware, "compute", weights, facts)), _counts(parts), found)
 
 
 def train_communication_version(
-    hardware: str, measurements: MeasurementStore, models: ModelWriter, now: datetime
-) -> tuple[str, float, float]:
-    """Fits the lines of a hardware's collectives and writes the next version.
-
-    Returns:
-        Name of the version, and its mean absolute percentage errors forward and backward, as fractions.
+    hardware: str,
+    measurements: MeasurementStore,
+    models: ModelWriter,
+    config: CommunicationTraining,
+    now: datetime,
+    report: Callable[[int, float], None] = lambda epoch, error: None,
+) -> TrainedVersion:
+    """Trains the communication model of a hardware, for all numbers of devices, and writes the next version.
 
     Raises:
-        TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` exchanges are stored.
+        TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_IN_PART`` in a part.
     """
     rows = measurements.communication(hardware)
-    if len(rows) < LEAST_COMMUNICATION:
-        raise TooFewMeasurements(
-            f"{len(rows)} exchanges of {hardware} are stored, {LEAST_COMMUNICATION} are needed: run "
-            "`shardwright profile --kind communication` or `shardwright db seed`"
-        )
-    forward, backward = fit_lines(rows)
-    errors = line_error(forward, rows, backward=False), line_error(backward, rows, backward=True)
-    weights = {
-        "forward": np.array([forward.latency_ms, forward.ms_per_byte], dtype=np.float32),
-        "backward": np.array([backward.latency_ms, backward.ms_per_byte], dtype=np.float32),
-    }
+    parts = _parts(hardware, rows, LEAST_COMMUNICATION, "exchanges")
+    groups = {split: exchange_groups(part) for split, part in parts.items()}
+    weights = train_communication(groups[Split.TRAIN], groups[Split.VALIDATION], config, report)
+    model = CommunicationModel(f"{hardware}/communication/new", weights, measured_exchanges(rows))
+    found = evaluate_communication(model, groups[Split.TEST])
     facts = {
         **_provenance(rows, now),
-        "data": {"rows": len(rows), "ranks": sorted({len(row.widths) for row in rows})},
-        "metrics": {"forward_mape": round(errors[0], 5), "backward_mape": round(errors[1], 5)},
+        "measured": asdict(measured_exchanges(rows)),
+        "data": {"fingerprint": exchanges_fingerprint(rows), "rows": _counts(parts)},
+        "training": asdict(config),
+        "metrics": {name: value.as_dict() for name, value in found.items()},
     }
-    return str(models.write(hardware, "communication", weights, facts)), *errors
+    return TrainedVersion(str(models.write(hardware, "communication", weights, facts)), _counts(parts), found)
 
 
-def _parts(hardware: str, rows: Sequence[ComputeMeasurement]) -> dict[Split, list[ComputeMeasurement]]:
-    parts: dict[Split, list[ComputeMeasurement]] = {split: [] for split in Split}
+def _parts(hardware: str, rows: Sequence[Kind], least: int, what: str) -> dict[Split, list[Kind]]:
+    parts: dict[Split, list[Kind]] = {split: [] for split in Split}
     for row in rows:
         parts[row.split].append(row)
-    if len(rows) < LEAST_COMPUTE or min(map(len, parts.values())) < LEAST_IN_PART:
+    if len(rows) < least or min(map(len, parts.values())) < LEAST_IN_PART:
         raise TooFewMeasurements(
-            f"{len(rows)} combinations of {hardware} are stored for this optimizer, {LEAST_COMPUTE} with "
-            f"{LEAST_IN_PART} in every part are needed: run `shardwright profile` or `shardwright db seed`"
+            f"{len(rows)} {what} of {hardware} are stored, {least} with {LEAST_IN_PART} in every part are needed: run "
+            "`shardwright profile` or `shardwright db seed`"
         )
     return parts
+
+
+def _counts(parts: Mapping[Split, Sequence[object]]) -> dict[str, int]:
+    return {split.value: len(part) for split, part in parts.items()}
 
 
 def _provenance(
@@ -127,6 +134,14 @@ def _provenance(
         "hardware": rows[0].hardware,
         "device": dict(environments.most_common(1)[0][0]).get("device", "unknown"),
         "created_at": now.isoformat(timespec="seconds"),
-        "campaigns": dict(Counter(row.campaign for row in rows)),
+        "campaigns": {name: _campaign(rows, name) for name in sorted({row.campaign for row in rows})},
         "environments": [{**dict(items), "rows": count} for items, count in environments.most_common()],
     }
+
+
+def _campaign(rows: Sequence[ComputeMeasurement] | Sequence[CommunicationMeasurement], name: str) -> dict[str, Any]:
+    """Size of a campaign, and the hours that it measured; pauses do not count."""
+    times = sorted(row.measured_at for row in rows if row.campaign == name)
+    gaps = [after - before for before, after in pairwise(times)]
+    measuring = sum((gap for gap in gaps if gap < _PAUSE), timedelta())
+    return {"rows": len(times), "hours": round(measuring.total_seconds() / 3600, 2)}

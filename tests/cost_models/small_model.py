@@ -1,16 +1,19 @@
-"""A compute model of random weights, small but of the real form."""
+"""Cost models of random weights, small but of the real form."""
 
 from dataclasses import asdict
 
 import numpy as np
 
-from service.cost_models.compute import Arrays, ComputeModel, MeasuredDomain
+from service.cost_models.arrays import Arrays
+from service.cost_models.communication import FEATURE_NAMES as EXCHANGE_FEATURES
+from service.cost_models.communication import CommunicationModel, MeasuredExchanges
+from service.cost_models.compute import ComputeModel, MeasuredDomain
 from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION
 
 MEASURED = MeasuredDomain((2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",), ("sum",))
 FACTS = {"hardware": "cpu-x", "features_version": FEATURES_VERSION, "measured": asdict(MEASURED)}
-COMMUNICATION_FACTS = {"hardware": "cpu-x", "data": {"ranks": [2]}}
-LINES = {"forward": np.array([0.1, 5e-7], dtype=np.float32), "backward": np.array([0.2, 4e-7], dtype=np.float32)}
+EXCHANGES = MeasuredExchanges((2, 4, 8), (8,))
+COMMUNICATION_FACTS = {"hardware": "cpu-x", "measured": asdict(EXCHANGES)}
 
 
 def weights(seed: int = 0, costs: int = 2) -> Arrays:
@@ -35,3 +38,27 @@ def weights(seed: int = 0, costs: int = 2) -> Arrays:
 def small_model() -> ComputeModel:
     """The model of ``weights()``."""
     return ComputeModel("cpu-x/compute/1", weights(), FEATURES_VERSION, MEASURED)
+
+
+def exchange_weights(seed: int = 0, correction: float = 0.3) -> Arrays:
+    """Arrays of a communication model with 8 and 6 hidden units; no correction leaves its physical part."""
+    rng = np.random.default_rng(seed)
+    features = len(EXCHANGE_FEATURES)
+    shapes = {"device.weight": (8, features), "device.bias": (8,), "own.weight": (6, 8), "own.bias": (6,),
+              "mean.weight": (6, 8), "most.weight": (6, 8), "out.bias": (2,)}  # fmt: skip
+    drawn = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    drawn["out.weight"] = (correction * rng.normal(size=(2, 6))).astype(np.float32)
+    drawn["out.bias"] *= correction
+    return {
+        **drawn,
+        "base": np.array([[0.1, 5e-7, 1e-7, 1e-8], [0.2, 4e-7, 0.0, 1e-8]], dtype=np.float32),
+        "feature_mean": np.full(features, 5.0, dtype=np.float32),
+        "feature_scale": np.full(features, 3.0, dtype=np.float32),
+        "feature_low": np.full(features, 0.0, dtype=np.float32),
+        "feature_high": np.full(features, 20.0, dtype=np.float32),
+    }
+
+
+def small_communication(correction: float = 0.3) -> CommunicationModel:
+    """The model of ``exchange_weights()``."""
+    return CommunicationModel("cpu-x/communication/1", exchange_weights(correction=correction), EXCHANGES)

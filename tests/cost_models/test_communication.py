@@ -1,9 +1,32 @@
-"""The communication model: bytes of an exchange, and the line over them."""
+"""The communication model: bytes of an exchange, and prices of a set of devices."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from service.cost_models.communication import CommunicationModel, Line, exchanged_bytes
+from service.cost_models.communication import (
+    CORRECTION_LIMIT,
+    LEAST_MS,
+    CommunicationModel,
+    exchange_features,
+    exchange_quantities,
+    exchanged_bytes,
+)
+from service.domain.errors import DamagedArtifact
+from service.domain.plan import Problem, Slice
+from service.domain.ports import CostModels, Embeddings, Floats
+from service.domain.tables import Optimizer, Table
+from service.domain.topology import Topology
+from service.search.simulator import StepCosts, simulate
+from service.search.workspace import Workspace
+from tests.cost_models.small_model import EXCHANGES, exchange_weights, small_communication
+from tests.fakes import FakeCompute
+
+WIDTHS = st.lists(st.integers(0, 5000), min_size=2, max_size=24)
+BATCHES = st.integers(1, 1_000_000)
 
 
 def test_bytes_are_the_larger_of_sent_and_received() -> None:
@@ -17,22 +40,103 @@ def test_a_device_that_holds_nothing_still_receives() -> None:
     assert sizes.tolist() == [3 * 30 * 4, 3 * 30 * 4, 6 * 30 * 4]
 
 
-def test_the_price_is_a_line_over_the_bytes_for_any_number_of_placements() -> None:
-    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.25, 2e-3), (2,))
+def test_quantities_are_own_bytes_those_of_the_slowest_and_all_that_is_sent() -> None:
+    found = exchange_quantities(np.array([0.0, 0.0, 30.0]), 9)
+    own, most = 3 * 30 * 4, 6 * 30 * 4
+    assert found.tolist() == [[1, own, most, most], [1, own, most, most], [1, most, most, most]]
+
+
+def test_without_a_correction_the_price_is_linear_in_the_quantities() -> None:
+    model = small_communication(correction=0.0)
     widths = np.array([[12.0, 4.0], [8.0, 8.0]])
-    assert model.forward_transfer(widths, 8) == pytest.approx(np.array([[0.692, 0.692], [0.628, 0.628]]))
-    assert model.backward(widths, 8) == pytest.approx(np.array([[0.634, 0.634], [0.506, 0.506]]))
+    base = exchange_weights()["base"].astype(np.float64)
+    quantities = exchange_quantities(widths, 8)
+    assert model.forward_transfer(widths, 8) == pytest.approx(quantities @ base[0])
+    assert model.backward(widths, 8) == pytest.approx(quantities @ base[1])
+
+
+@given(widths=WIDTHS, batch_size=BATCHES, data=st.data())
+def test_permuting_the_devices_permutes_the_prices(widths: list[int], batch_size: int, data: st.DataObject) -> None:
+    model, held = small_communication(), np.array(widths, dtype=float)
+    order = data.draw(st.permutations(range(len(widths))))
+    for price in (model.forward_transfer, model.backward):
+        assert price(held[order], batch_size) == pytest.approx(price(held, batch_size)[order], rel=1e-9)
+
+
+@given(widths=WIDTHS, batch_size=BATCHES)
+def test_any_exchange_is_priced_within_a_factor_of_its_physical_part(widths: list[int], batch_size: int) -> None:
+    model, held = small_communication(), np.array(widths, dtype=float)
+    physical = exchange_quantities(held, batch_size) @ exchange_weights()["base"].T.astype(np.float64)
+    for output, price in enumerate((model.forward_transfer, model.backward)):
+        ratio = price(held, batch_size) / np.maximum(physical[:, output], LEAST_MS)
+        assert (np.abs(np.log(ratio)) <= CORRECTION_LIMIT + 1e-9).all()
+
+
+def test_one_of_many_placements_is_priced_as_it_is_alone() -> None:
+    widths = np.random.default_rng(0).integers(0, 900, size=(5, 7, 4)).astype(float)
+    together = small_communication().backward(widths, 8192)
+    assert together[3, 2] == pytest.approx(small_communication().backward(widths[3, 2], 8192), rel=1e-12)
+
+
+@given(seconds=st.floats(0, 10), batch_size=st.integers(1, 131_072))
+def test_a_skew_of_seconds_is_waited_for_and_changes_no_transfer(seconds: float, batch_size: int) -> None:
+    """The published network prices skews far beyond those it was trained on at several times the compute."""
+    skewed, level = (_two_devices(ms, batch_size) for ms in (1000 * seconds, 0.0))
+    late = np.abs(np.diff((skewed.forward_compute + skewed.backward_compute + skewed.backward_comm)[0]))[0]
+    assert skewed.forward_wait.max() == late
+    assert skewed.forward_wait.min() == 0
+    assert skewed.forward_transfer.tolist() == level.forward_transfer.tolist()
+    start = (skewed.forward_compute + skewed.backward_compute + skewed.backward_comm).max()
+    assert skewed.plan[0] == start + skewed.forward_transfer.max()
+
+
+class SkewedCompute(FakeCompute):
+    """A table of pooling factor p costs p milliseconds, forward."""
+
+    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+        return np.array([[table.pooling_factor] for table in tables], dtype=np.float32)
+
+    def head(self, sums: Embeddings) -> Floats:
+        forward = sums[..., 0].astype(np.float64)
+        return np.stack([forward, np.zeros_like(forward)], axis=-1)
+
+
+def _two_devices(late_ms: float, batch_size: int) -> StepCosts:
+    tables = (Table("early", 1000, 64, 0.0), Table("late", 1000, 32, late_ms))
+    problem = Problem(tables, Topology("cpu-x", (2**40, 2**40)), batch_size, Optimizer.SGD)
+    models = CostModels(SkewedCompute(), small_communication())
+    workspace = Workspace.of(problem, [Slice(0, 0, 64), Slice(1, 0, 32)], models)
+    return simulate(workspace, np.array([[0, 1]]))
 
 
 def test_one_device_exchanges_nothing() -> None:
-    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.5, 1e-3), (2, 4))
+    model = small_communication()
     assert model.forward_transfer(np.array([64.0]), 1024).tolist() == [0.0]
     assert model.assumptions(1) == []
 
 
-def test_a_number_of_devices_that_was_not_measured_is_said() -> None:
-    model = CommunicationModel("v", Line(0.5, 1e-3), Line(0.5, 1e-3), (2, 4))
+def test_what_was_not_measured_is_said() -> None:
+    model = small_communication()
     assert model.assumptions(4) == []
-    (said,) = model.assumptions(8)
-    assert "2, 4" in said
-    assert "8" in said
+    (extrapolated,) = model.assumptions(16)
+    assert "2, 4, 8 devices" in extrapolated
+    assert "16" in extrapolated
+    (shared,) = model.assumptions(8)
+    assert "fewer cores" in shared
+
+
+def test_beyond_the_measured_features_the_correction_stays_that_of_the_edge() -> None:
+    arrays = {**exchange_weights(), "feature_high": np.zeros(7, dtype=np.float32)}
+    model = CommunicationModel("v", arrays, EXCHANGES)
+    widths = np.array([10.0, 4000.0, 300.0])
+    assert (exchange_features(widths, 8192) > 0).all()
+    base = exchange_quantities(widths, 8192) @ arrays["base"][0].astype(np.float64)
+    ratios = model.forward_transfer(widths, 8192) / base
+    assert ratios == pytest.approx(np.full(3, ratios[0]))
+
+
+@pytest.mark.parametrize("name", ["base", "own.weight", "out.bias"])
+def test_arrays_of_another_form_are_refused_by_name(name: str) -> None:
+    arrays = {**exchange_weights(), name: np.zeros((3, 3, 3), dtype=np.float32)}
+    with pytest.raises(DamagedArtifact, match=name):
+        CommunicationModel("v", arrays, EXCHANGES)

@@ -11,16 +11,16 @@ import torch
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements
-from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split
+from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.tables import Optimizer, Table
 from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore, Version
-from service.training.communication_trainer import fit_lines
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
 from service.training.compute_evaluation import evaluate_compute, predict
 from service.training.compute_trainer import ComputeNetwork, ComputeTraining, train_compute
 from service.training.metrics import metrics
-from service.usecases.train_models import train_communication_version, train_compute_version
+from service.usecases.train_models import train_compute_version
+from tests.training.memory_store import Memory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUICK = ComputeTraining(epochs=60)
@@ -44,43 +44,6 @@ def synthetic(count: int) -> list[ComputeMeasurement]:
                                {"torch": "2", "device": "a processor"}, NOW)
         )  # fmt: skip
     return found
-
-
-def exchanges(count: int) -> list[CommunicationMeasurement]:
-    """Exchanges on a line of 0.5 ms and 1e-6 ms a byte."""
-    rng = np.random.default_rng(0)
-    found = []
-    for index in range(count):
-        width = int(rng.integers(4, 400))
-        times = (0.5 + 1e-6 * width * 512 * 4,) * 2
-        found.append(
-            CommunicationMeasurement("x", index, "cpu-x", (width, width), 1024, times, times, 5, {"device": "d"}, NOW)
-        )
-    return found
-
-
-class Memory:
-    """Measurements held in memory."""
-
-    def __init__(self, compute: list[ComputeMeasurement], communication: list[CommunicationMeasurement]) -> None:
-        self._compute, self._communication = compute, communication
-
-    def add_compute(self, measurement: ComputeMeasurement) -> bool:
-        self._compute.append(measurement)
-        return True
-
-    def add_communication(self, measurement: CommunicationMeasurement) -> bool:
-        self._communication.append(measurement)
-        return True
-
-    def measured_indices(self, campaign: str) -> set[int]:
-        return {m.index for m in self._compute if m.campaign == campaign}
-
-    def compute(self, hardware: str) -> list[ComputeMeasurement]:
-        return [m for m in self._compute if m.hardware == hardware]
-
-    def communication(self, hardware: str) -> list[CommunicationMeasurement]:
-        return [m for m in self._communication if m.hardware == hardware]
 
 
 def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None:
@@ -141,8 +104,6 @@ def test_too_few_measurements_are_refused_with_a_remedy(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     with pytest.raises(TooFewMeasurements, match="shardwright profile"):
         train_compute_version("cpu-x", Memory(synthetic(20), []), store, QUICK, NOW)
-    with pytest.raises(TooFewMeasurements, match="communication"):
-        train_communication_version("cpu-x", Memory([], exchanges(3)), store, NOW)
     assert store.latest("cpu-x", "compute") is None
 
 
@@ -161,19 +122,6 @@ def test_a_feature_that_never_varied_does_not_explode_in_service() -> None:
     data = measurements_dataset(rows)
     weights = train_compute(data, data, ComputeTraining(epochs=1))
     assert weights["feature_scale"].min() > 0.01
-
-
-def test_the_lines_of_the_collectives_are_found_again(tmp_path: Path) -> None:
-    forward, backward = fit_lines(exchanges(40))
-    assert forward == backward
-    assert forward.latency_ms == pytest.approx(0.5, rel=1e-3)
-    assert forward.ms_per_byte == pytest.approx(1e-6, rel=1e-3)
-    store = ModelStore(str(tmp_path))
-    version, *errors = train_communication_version("cpu-x", Memory([], exchanges(40)), store, NOW)
-    assert version == "cpu-x/communication/1"
-    assert max(errors) < 1e-3
-    model = store.communication_model(Version("cpu-x", "communication", 1))
-    assert model.backward(np.array([100.0, 100.0]), 1024)[0] == pytest.approx(0.5 + 1e-6 * 100 * 512 * 4, rel=1e-3)
 
 
 def test_metrics_against_values_worked_out_by_hand() -> None:

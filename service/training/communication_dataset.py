@@ -1,0 +1,83 @@
+"""Measured exchanges as arrays to train on, one group for each number of devices."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.cost_models.communication import LEAST_MS, MeasuredExchanges, exchange_features, exchange_quantities
+from service.domain.measurements import CommunicationMeasurement
+from service.domain.plan import content_hash
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchanges:
+    """N exchanges between D devices.
+
+    Attributes:
+        widths: pooled output columns of each device; [N, D].
+        batch_sizes: global batch; [N, 1].
+        wait_ms: each device's wait for the last one to start its forward exchange; [N, D].
+        costs: forward transfer and backward exchange of each device, milliseconds, all positive; [N, D, 2].
+    """
+
+    widths: Values
+    batch_sizes: Values
+    wait_ms: Values
+    costs: Values
+
+    @property
+    def features(self) -> Values:
+        """``exchange_features``; [N, D, F]."""
+        return exchange_features(self.widths, self.batch_sizes)
+
+    @property
+    def quantities(self) -> Values:
+        """``exchange_quantities``; [N, D, Q]."""
+        return exchange_quantities(self.widths, self.batch_sizes)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, D."""
+        return int(self.widths.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.widths)
+
+
+def exchange_groups(measurements: Sequence[CommunicationMeasurement]) -> list[Exchanges]:
+    """A group for each number of devices, ascending."""
+    by_ranks: dict[int, list[CommunicationMeasurement]] = defaultdict(list)
+    for measurement in measurements:
+        by_ranks[len(measurement.widths)].append(measurement)
+    return [_group(rows) for _, rows in sorted(by_ranks.items())]
+
+
+def measured_exchanges(measurements: Sequence[CommunicationMeasurement]) -> MeasuredExchanges:
+    """What the measurements cover."""
+    ranks = {len(m.widths) for m in measurements}
+    shared = {len(m.widths) for m in measurements if m.environment.get("oversubscribed") == "true"}
+    return MeasuredExchanges(tuple(sorted(ranks)), tuple(sorted(shared)))
+
+
+def exchanges_fingerprint(measurements: Sequence[CommunicationMeasurement]) -> str:
+    """Hash of what was measured and of the results, whatever the order; 32 hex digits."""
+    rows = sorted(
+        f"{m.widths} {m.batch_size} {m.start_delays_ms} {m.forward_wait_ms} {m.forward_transfer_ms} {m.backward_ms}"
+        for m in measurements
+    )
+    return content_hash({"rows": rows})
+
+
+def _group(rows: Sequence[CommunicationMeasurement]) -> Exchanges:
+    costs = [(m.forward_transfer_ms, m.backward_ms) for m in rows]
+    return Exchanges(
+        widths=np.array([m.widths for m in rows], dtype=np.float64),
+        batch_sizes=np.array([[m.batch_size] for m in rows], dtype=np.float64),
+        wait_ms=np.array([m.forward_wait_ms for m in rows], dtype=np.float64),
+        costs=np.maximum(np.moveaxis(np.array(costs, dtype=np.float64), 1, 2), LEAST_MS),
+    )

@@ -1,0 +1,47 @@
+"""Evaluates a communication model, as it will serve, on measured exchanges."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.domain.ports import CommunicationCostModel
+from service.training.communication_dataset import Exchanges, Values
+from service.training.metrics import Metrics, metrics
+
+PARTS = ("forward", "forward_transfer", "backward")
+"""What is judged; ``forward`` is the wait, as measured, and the transfer together."""
+
+
+def predict(model: CommunicationCostModel, group: Exchanges) -> Values:
+    """Forward transfer and backward exchange of each device, by the numpy code that serves; [N, D, 2]."""
+    rows = zip(group.widths, group.batch_sizes[:, 0], strict=True)
+    pairs = [(model.forward_transfer(w, int(b)), model.backward(w, int(b))) for w, b in rows]
+    return np.moveaxis(np.array(pairs, dtype=np.float64).reshape(len(group), 2, group.devices), 1, 2)
+
+
+def evaluate_communication(model: CommunicationCostModel, groups: Sequence[Exchanges]) -> dict[str, Metrics]:
+    """Metrics over all devices of all exchanges, and for each number of devices, as ``forward``, ``forward_4``, ..."""
+    found: dict[str, list[tuple[Values, Values]]] = {part: [] for part in PARTS}
+    for group in groups:
+        for part, pair in _pairs(model, group).items():
+            found[part].append(pair)
+    result = {part: _joined(pairs) for part, pairs in found.items()}
+    for i, group in enumerate(groups):
+        result.update({f"{part}_{group.devices}": _joined([pairs[i]]) for part, pairs in found.items()})
+    return result
+
+
+def _pairs(model: CommunicationCostModel, group: Exchanges) -> dict[str, tuple[Values, Values]]:
+    """Predicted and measured milliseconds of each part; [N * D] each."""
+    predicted, measured = predict(model, group), group.costs
+    both = {
+        "forward": (predicted[..., 0] + group.wait_ms, measured[..., 0] + group.wait_ms),
+        "forward_transfer": (predicted[..., 0], measured[..., 0]),
+        "backward": (predicted[..., 1], measured[..., 1]),
+    }
+    return {part: (p.ravel(), m.ravel()) for part, (p, m) in both.items()}
+
+
+def _joined(pairs: Sequence[tuple[Values, Values]]) -> Metrics:
+    predicted, measured = (np.concatenate(values) for values in zip(*pairs, strict=True))
+    return metrics(predicted, measured)
