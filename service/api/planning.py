@@ -23,6 +23,7 @@ from service.api.schemas import (
     ShardsEstimateRequest,
     StoredEstimateRequest,
 )
+from service.cost_models.analytic import is_analytic
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, content_hash
@@ -85,6 +86,9 @@ class ModelVersions:
             damaged = ["the model store cannot be read"]
         if not self._loaded:
             return Check(False, "; ".join(damaged) or "there are no cost models")
+        loaded = [version for models in self._loaded.values() for version in models.versions.values()]
+        if not damaged and all(map(is_analytic, loaded)):
+            return Check(True, "no measured cost models: only hardware with a data sheet can be planned for")
         return Check(True, "; ".join(damaged) or "ok")
 
     def _damage(self, hardware: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from service.cost_models.data_sheets import DATA_SHEETS
 from service.domain.plan import Algorithm, ShardingType
 from service.domain.tables import DIM_MULTIPLE, HISTOGRAM_BINS, DataType, Optimizer
 from service.domain.topology import HARDWARE_PATTERN
@@ -22,6 +23,12 @@ MAX_EXACT_INT = 2**53 - 1
 """Largest integer that every JSON reader holds exactly."""
 
 PLAN_ID_PATTERN = r"^[0-9a-f]{32}$"
+
+MODELS = (
+    "Versions of the cost models, <hardware>/<kind>/<number>; analytic-<number> where nothing was measured and the "
+    "costs come from a data sheet."
+)
+"""Description of an answer's ``models``."""
 
 
 class ShardingTypeName(StrEnum):
@@ -112,7 +119,11 @@ class DevicesBody(_Request):
     memory_bytes: Memories = Field(
         description="What the embeddings may use on a device, after your own reserve: one number, or one per device."
     )
-    hardware: Hardware = Field(description="Key of the cost models.")
+    hardware: Hardware = Field(
+        description="Key of the cost models. Known besides what was measured, from data sheets: "
+        + ", ".join(DATA_SHEETS)
+        + "."
+    )
 
 
 class ConstraintsBody(_Request):
@@ -238,7 +249,7 @@ class PlanAnswer(_Answer):
     shards: list[ShardAnswer]
     devices: list[DeviceAnswer]
     max_cost_ms: float = Field(description="The largest total over the devices.")
-    models: dict[str, str] = Field(description="Versions of the cost models.")
+    models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
     planning_ms: float = Field(description="From arrival to the plan, when it was made.")
 
@@ -248,7 +259,7 @@ class EstimateAnswer(_Answer):
 
     devices: list[DeviceAnswer]
     max_cost_ms: float = Field(description="The largest total over the devices.")
-    models: dict[str, str] = Field(description="Versions of the cost models.")
+    models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
 
 

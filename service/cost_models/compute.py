@@ -6,16 +6,16 @@ five orders of magnitude, and a sum of positive parts extrapolates to more table
 the head's correction stays bounded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from service.cost_models.arrays import Arrays, Shapes, check_arrays
+from service.cost_models.assumptions import listed, reuse_assumptions
 from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION, table_features
 from service.domain.errors import DamagedArtifact
 from service.domain.ports import Embeddings, Floats
-from service.domain.reuse import ReuseBasis, reuse_profile
 from service.domain.tables import Optimizer, Table
 
 EMBEDDING_LIMIT = 20.0
@@ -26,10 +26,6 @@ CORRECTION_LIMIT = 1.5
 
 EMPTY = 1e-12
 """A sum below this is a device without tables, which costs nothing."""
-
-_NAMED = 5
-
-Arrays = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +51,10 @@ class MeasuredDomain:
     pooling_modes: tuple[str, ...]
 
 
-WEIGHT_SHAPES = {
-    "feature_mean": ("F",),
-    "feature_scale": ("F",),
-    "table.0.weight": ("A", "F"),
+WEIGHT_SHAPES: Shapes = {
+    "feature_mean": (len(FEATURE_NAMES),),
+    "feature_scale": (len(FEATURE_NAMES),),
+    "table.0.weight": ("A", len(FEATURE_NAMES)),
     "table.0.bias": ("A",),
     "table.2.weight": ("H", "A"),
     "table.2.bias": ("H",),
@@ -67,14 +63,15 @@ WEIGHT_SHAPES = {
     "head.2.weight": ("K", "B"),
     "head.2.bias": ("K",),
 }
-"""Arrays of a version: F features, A and B hidden units, H embedding size, K costs (forward and backward)."""
+"""Arrays of a version: A and B hidden units, H embedding size, K costs (forward and backward)."""
 
 
 class ComputeModel:
     """A compute cost model of one hardware; implements ``ComputeCostModel``."""
 
     def __init__(self, version: str, weights: Arrays, features_version: int, measured: MeasuredDomain) -> None:
-        check_weights(version, weights, features_version)
+        _check_features(version, features_version)
+        check_arrays(version, weights, WEIGHT_SHAPES)
         self._version = version
         # In double precision, so that the shape of a batch moves no result by as much as a search can see.
         self._w = {name: array.astype(np.float64) for name, array in weights.items()}
@@ -111,41 +108,18 @@ class ComputeModel:
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         """What the prediction rests on besides the request."""
         return [
-            *_reuse_assumptions(tables, batch_size),
+            *reuse_assumptions(tables, batch_size),
             *_beyond(self._measured, tables, batch_size),
             *_unmeasured(self._measured, tables, optimizer),
         ]
 
 
-def check_weights(version: str, weights: Arrays, features_version: int) -> None:
-    """Raises DamagedArtifact unless the arrays are those of a compute model that this code can evaluate."""
+def _check_features(version: str, features_version: int) -> None:
     if features_version != FEATURES_VERSION:
         raise DamagedArtifact(
             f"{version} was trained on features version {features_version}, this code makes version "
             f"{FEATURES_VERSION}: retrain it with `shardwright train compute`"
         )
-    sizes: dict[str, int] = {"F": len(FEATURE_NAMES)}
-    for name, shape in WEIGHT_SHAPES.items():
-        found = weights[name].shape if name in weights else None
-        wanted = tuple(
-            sizes.setdefault(axis, found[i]) if found and i < len(found) else -1 for i, axis in enumerate(shape)
-        )
-        if found != wanted:
-            raise DamagedArtifact(f"{version}: array {name} has shape {found}, expected axes {shape}")
-        if not np.isfinite(weights[name]).all():
-            raise DamagedArtifact(f"{version}: array {name} holds values that are not finite")
-
-
-def _reuse_assumptions(tables: Sequence[Table], batch_size: int) -> list[str]:
-    by_basis: dict[ReuseBasis, list[str]] = {}
-    for table in tables:
-        by_basis.setdefault(reuse_profile(table, batch_size).basis, []).append(table.name)
-    said = []
-    if names := by_basis.get(ReuseBasis.ASSUMED):
-        said.append(f"no reuse_histogram for {_listed(names)}: ids assumed to follow a Zipf law over the rows")
-    if names := by_basis.get(ReuseBasis.EXTRAPOLATED):
-        said.append(f"reuse_histogram of {_listed(names)} extrapolated from a smaller batch to {batch_size}")
-    return said
 
 
 def _beyond(measured: MeasuredDomain, tables: Sequence[Table], batch_size: int) -> list[str]:
@@ -161,10 +135,10 @@ def _beyond(measured: MeasuredDomain, tables: Sequence[Table], batch_size: int) 
     for field, (least, most) in checks:
         names = [t.name for t in tables if not least <= getattr(t, field) <= most]
         if names:
-            said.append(f"{field} of {_listed(names)} is outside the measured {least:g} to {most:g}: extrapolated")
+            said.append(f"{field} of {listed(names)} is outside the measured {least:g} to {most:g}: extrapolated")
     shared = [t.name for t in tables if t.num_features > 1]
     if shared:
-        said.append(f"{_listed(shared)} serve several features, which was not measured: priced by lookups and output")
+        said.append(f"{listed(shared)} serve several features, which was not measured: priced by lookups and output")
     return said
 
 
@@ -178,17 +152,12 @@ def _unmeasured(measured: MeasuredDomain, tables: Sequence[Table], optimizer: Op
     names = [t.name for t in tables if t.data_type.value not in measured.data_types]
     if names:
         said.append(
-            f"compute was measured with {', '.join(measured.data_types)}: other precisions of {_listed(names)} are "
+            f"compute was measured with {', '.join(measured.data_types)}: other precisions of {listed(names)} are "
             "priced by the bytes of their rows"
         )
     names = [t.name for t in tables if t.pooling_mode.value not in measured.pooling_modes]
     if names:
         said.append(
-            f"compute was measured with {', '.join(measured.pooling_modes)} pooling: so is {_listed(names)} priced"
+            f"compute was measured with {', '.join(measured.pooling_modes)} pooling: so is {listed(names)} priced"
         )
     return said
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more tables"

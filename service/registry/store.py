@@ -2,6 +2,9 @@
 
 The root is any fsspec location. Weights are safetensors with their sha256 in the manifest, and the manifest carries
 a hash of itself: no pickle is ever loaded, and a damaged file is refused by name.
+
+Hardware that has a data sheet is priced by it, as version ``analytic-<number>``, until there is a trained version: for
+compute and for communication each on its own.
 """
 
 import hashlib
@@ -18,11 +21,20 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from service.cost_models.communication import CommunicationModel, Line
+from service.cost_models.analytic import (
+    ANALYTIC,
+    ANALYTIC_VERSION,
+    AnalyticCommunication,
+    AnalyticCompute,
+    fingerprint,
+    is_analytic,
+)
+from service.cost_models.communication import CommunicationModel, MeasuredExchanges
 from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.cost_models.data_sheets import DATA_SHEETS, DataSheet
 from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.plan import content_hash
-from service.domain.ports import CostModels
+from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
 
 FORMAT = 1
 """Layout of a manifest; raised when it changes."""
@@ -35,36 +47,56 @@ _MEASUREMENTS, _MEASUREMENT_FILE = "measurements", "measurements.json.gz"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of one model of one hardware."""
+    """One version of one model of one hardware.
+
+    Attributes:
+        hardware: what it prices.
+        model: ``compute`` or ``communication``.
+        number: counts up.
+        analytic: whether it comes from a data sheet, and so is no file of a store.
+    """
 
     hardware: str
     model: str
     number: int
+    analytic: bool = False
 
     def __str__(self) -> str:
-        return f"{self.hardware}/{self.model}/{self.number}"
+        return f"{self.hardware}/{self.model}/{ANALYTIC if self.analytic else ''}{self.number}"
 
     @classmethod
     def parse(cls, name: str) -> "Version":
-        """The version of a name ``<hardware>/<model>/<number>``; ValueError for any other text."""
+        """The version of a name ``<hardware>/<model>/[analytic-]<number>``; ValueError for any other text."""
         hardware, model, number = name.split("/")
-        return cls(hardware, model, int(number))
+        return cls(hardware, model, int(number.removeprefix(ANALYTIC)), is_analytic(name))
 
 
 class ModelStore:
     """Reads and writes model versions under one root."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, sheets: Mapping[str, DataSheet] = DATA_SHEETS) -> None:
+        """Reads nothing yet.
+
+        Args:
+            root: where versions are kept.
+            sheets: what prices hardware of which no version is kept, by its name.
+        """
         self._fs: fsspec.AbstractFileSystem
         self._fs, self._root = url_to_fs(root)
+        self._sheets = sheets
 
     def hardware(self) -> list[str]:
-        """Hardware that has at least one compute and one communication version."""
-        names = self._children(self._root)
-        return [n for n in names if self.latest(n, COMPUTE) and self.latest(n, COMMUNICATION)]
+        """Hardware that has a compute and a communication version, trained or analytic; sorted."""
+        names = {*self._children(self._root), *self._sheets}
+        return sorted(name for name in names if self.newest(name, COMPUTE) and self.newest(name, COMMUNICATION))
+
+    def newest(self, hardware: str, model: str) -> Version | None:
+        """The newest trained version of a model, else the analytic one, or None."""
+        analytic = Version(hardware, model, ANALYTIC_VERSION, analytic=True) if hardware in self._sheets else None
+        return self.latest(hardware, model) or analytic
 
     def latest(self, hardware: str, model: str) -> Version | None:
-        """The newest version of a model, or None."""
+        """The newest trained version of a model, or None."""
         numbers = self._numbers(hardware, model)
         whole = (
             n for n in sorted(numbers, reverse=True) if self._fs.exists(self._path(hardware, model, str(n), _MANIFEST))
@@ -89,14 +121,13 @@ class ModelStore:
                 f"no cost models for hardware {hardware!r}; known: {', '.join(known) or 'none'}", known=known
             )
         compute, communication = (
-            Version.parse(versions[kind]) if versions else self.latest(hardware, kind)
+            Version.parse(versions[kind]) if versions else self.newest(hardware, kind)
             for kind in (COMPUTE, COMMUNICATION)
         )
         if compute is None or communication is None:
             raise DamagedArtifact(f"a model version of {hardware} vanished while it was being read")
-        held = [self._manifest(version)["weights_sha256"] for version in (compute, communication)]
-        digest = content_hash({"weights": held})
-        return CostModels(self.compute_model(compute), self.communication_model(communication), digest)
+        digest = content_hash({"weights": [self._held(version) for version in (compute, communication)]})
+        return CostModels(self._compute(compute), self._communication(communication), digest)
 
     def compute_model(self, version: Version) -> ComputeModel:
         """Loads a compute model; raises DamagedArtifact where its files are not what was written."""
@@ -112,11 +143,10 @@ class ModelStore:
         """Loads a communication model; raises DamagedArtifact where its files are not what was written."""
         manifest, weights = self.read(version)
         try:
-            lines = [Line(*(float(v) for v in weights[name])) for name in ("forward", "backward")]
-            ranks = tuple(int(r) for r in manifest["data"]["ranks"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedArtifact(f"{version}: the files are not those of a communication model") from error
-        return CommunicationModel(str(version), lines[0], lines[1], ranks)
+            measured = MeasuredExchanges(**{k: _tuple(v) for k, v in manifest["measured"].items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamagedArtifact(f"{version}: the manifest lacks what a communication model needs: {error}") from error
+        return CommunicationModel(str(version), weights, measured)
 
     def measurement_file(self, hardware: str) -> str:
         """Where the measurements behind a hardware's versions are kept; a path for fsspec."""
@@ -171,6 +201,25 @@ class ModelStore:
             self._fs.rm(self._path(hardware, model, str(version.number)), recursive=True)
             raise
         return version
+
+    def _compute(self, version: Version) -> ComputeCostModel:
+        if version.analytic:
+            return AnalyticCompute(str(version), self._sheet(version))
+        return self.compute_model(version)
+
+    def _communication(self, version: Version) -> CommunicationCostModel:
+        if version.analytic:
+            return AnalyticCommunication(str(version), self._sheet(version))
+        return self.communication_model(version)
+
+    def _held(self, version: Version) -> str:
+        """Hash of what a version's prices come from."""
+        return fingerprint(self._sheet(version)) if version.analytic else str(self._manifest(version)["weights_sha256"])
+
+    def _sheet(self, version: Version) -> DataSheet:
+        if version.number != ANALYTIC_VERSION or version.hardware not in self._sheets:
+            raise DamagedArtifact(f"{version}: this code has no such analytic version")
+        return self._sheets[version.hardware]
 
     def _claim(self, hardware: str, model: str) -> Version:
         """The next number, its folder made: two writers never share one."""

@@ -47,7 +47,7 @@ def _references(node: Any) -> list[str]:
 
 def test_the_workloads_that_the_readme_promises_are_there() -> None:
     named = {path.stem for path in EXAMPLES}
-    assert named == {"mlperf_dlrm_dcnv2", "criteo_kaggle", "nvidia_synthetic_tiny"}
+    assert named == {"mlperf_dlrm_dcnv2", "mlperf_dlrm_dcnv2_h100", "criteo_kaggle", "nvidia_synthetic_tiny"}
     readme = (ROOT / "examples" / "README.md").read_text()
     assert all(path.name in readme for path in EXAMPLES)
 
@@ -55,13 +55,13 @@ def test_the_workloads_that_the_readme_promises_are_there() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_a_valid_request(path: Path) -> None:
     problem = posed_problem(parse_plan(path.read_bytes(), LIMITS))
-    assert problem.topology.hardware == "cpu-fbgemm"
+    assert problem.topology.hardware == ("h100" if path.stem.endswith("_h100") else "cpu-fbgemm")
     assert len(problem.tables) == len(json.loads(path.read_text())["tables"])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_restate_the_facts_of_their_source(path: Path) -> None:
-    source = ROOT.parent / "shared" / "data" / "tables" / path.name
+    source = ROOT.parent / "shared" / "data" / "tables" / path.name.replace("_h100", "")
     if not source.is_file():
         pytest.skip("../shared/data is not beside this checkout")
     facts = ("name", "num_embeddings", "embedding_dim", "pooling_factor")

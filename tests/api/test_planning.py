@@ -19,12 +19,14 @@ from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.registry.store import ModelStore
 from service.storage.plans import PlanRepository
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, PlanStatus, make_plan
 from tests.api.fake_store import FakeStore
 from tests.api.support import request
+from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, exchange_weights, weights
 from tests.fakes import fake_models
 
 BODY = json.dumps(request()).encode()
@@ -246,6 +248,26 @@ def test_without_any_sound_models_the_service_is_not_ready(tmp_path: Path) -> No
     check = ModelVersions(FakeStore(str(tmp_path)), _metrics()).check()
     assert not check.usable
     assert "fake/compute/1" in check.state
+
+
+def test_a_service_without_measured_models_is_ready_and_says_so(tmp_path: Path) -> None:
+    check = ModelVersions(ModelStore(str(tmp_path)), _metrics()).check()
+    assert check.usable
+    assert check.state.startswith("no measured cost models")
+
+
+def test_damaged_measured_models_are_said_beside_sound_analytic_ones(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    for kind, arrays, facts in (
+        ("compute", weights(), FACTS),
+        ("communication", exchange_weights(), COMMUNICATION_FACTS),
+    ):
+        store.write("cpu-x", kind, arrays, facts)
+    assert ModelVersions(store, _metrics()).check().state == "ok"
+    (tmp_path / "cpu-x" / "compute" / "1" / "weights.safetensors").unlink()
+    check = ModelVersions(store, _metrics()).check()
+    assert check.usable
+    assert check.state.startswith("cpu-x: cpu-x/compute/1 is incomplete or altered")
 
 
 def test_a_model_store_that_cannot_be_read_is_said_so() -> None:

@@ -2,21 +2,32 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from service.cost_models.communication import CommunicationModel
+from service.cost_models.compute import ComputeModel
+from service.cost_models.data_sheets import DATA_SHEETS, Figure
+from service.domain.deadline import Deadline
 from service.domain.errors import DamagedArtifact, UnknownHardware
+from service.domain.plan import Algorithm, Problem
+from service.domain.tables import Optimizer, Table
+from service.domain.topology import Topology
 from service.registry.store import ModelStore, Version
-from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, LINES, weights
+from service.usecases.make_plan import PlanStatus, make_plan
+from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, exchange_weights, weights
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
     made = ModelStore(str(tmp_path / "models"))
     made.write("cpu-x", "compute", weights(), FACTS)
-    made.write("cpu-x", "communication", LINES, COMMUNICATION_FACTS)
+    made.write("cpu-x", "communication", exchange_weights(), COMMUNICATION_FACTS)
     return made
 
 
@@ -30,7 +41,7 @@ def test_versions_count_up_and_the_newest_is_loaded(store: ModelStore) -> None:
 def test_the_same_name_for_other_weights_has_another_digest(store: ModelStore, tmp_path: Path) -> None:
     other = ModelStore(str(tmp_path / "other"))
     other.write("cpu-x", "compute", weights(seed=1), FACTS)
-    other.write("cpu-x", "communication", LINES, COMMUNICATION_FACTS)
+    other.write("cpu-x", "communication", exchange_weights(), COMMUNICATION_FACTS)
     ours, theirs = store.cost_models("cpu-x"), other.cost_models("cpu-x")
     assert ours.versions == theirs.versions
     assert ours.digest != theirs.digest
@@ -43,20 +54,77 @@ def test_a_version_is_loaded_as_it_was_written(store: ModelStore) -> None:
     assert all(np.array_equal(loaded[name], array) for name, array in weights().items())
 
 
-def test_unknown_hardware_names_what_is_known(store: ModelStore) -> None:
+def test_unknown_hardware_names_what_is_known(store: ModelStore, tmp_path: Path) -> None:
     with pytest.raises(UnknownHardware) as error:
         store.cost_models("gpu-y")
-    assert error.value.data["known"] == ["cpu-x"]
+    assert error.value.data["known"] == sorted(["cpu-x", *DATA_SHEETS])
+    with pytest.raises(UnknownHardware, match="known: none"):
+        ModelStore(str(tmp_path / "nowhere"), sheets={}).cost_models("gpu-y")
 
 
 def test_hardware_with_only_one_kind_of_model_is_not_known(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     store.write("cpu-x", "compute", weights(), FACTS)
-    assert store.hardware() == []
+    assert "cpu-x" not in store.hardware()
 
 
-def test_an_empty_or_missing_store_knows_nothing(tmp_path: Path) -> None:
-    assert ModelStore(str(tmp_path / "nowhere")).hardware() == []
+def test_an_empty_or_missing_store_knows_data_sheets_alone(tmp_path: Path) -> None:
+    assert ModelStore(str(tmp_path / "nowhere")).hardware() == sorted(DATA_SHEETS)
+
+
+def test_hardware_with_a_data_sheet_is_priced_by_it_until_there_are_trained_versions(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    assert store.cost_models("h100").versions == {
+        "compute": "h100/compute/analytic-1",
+        "communication": "h100/communication/analytic-1",
+    }
+    store.write("h100", "communication", exchange_weights(), COMMUNICATION_FACTS)
+    one_trained = store.cost_models("h100")
+    assert one_trained.versions == {"compute": "h100/compute/analytic-1", "communication": "h100/communication/1"}
+    assert isinstance(one_trained.communication, CommunicationModel)
+    assert not any("exchanges of h100 were not measured" in said for said in one_trained.communication.assumptions(4))
+    store.write("h100", "compute", weights(), FACTS)
+    trained = store.cost_models("h100")
+    assert trained.versions == {"compute": "h100/compute/1", "communication": "h100/communication/1"}
+    assert isinstance(trained.compute, ComputeModel)
+    assert store.hardware() == sorted(DATA_SHEETS)
+
+
+def test_an_analytic_version_by_name_is_loaded_though_there_is_a_trained_one(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    analytic = store.cost_models("h100")
+    store.write("h100", "compute", weights(), FACTS)
+    again = store.cost_models("h100", analytic.versions)
+    assert (again.versions, again.digest) == (analytic.versions, analytic.digest)
+    assert store.cost_models("h100").digest != analytic.digest
+
+
+@pytest.mark.parametrize("name", ["h100/compute/analytic-1", "cpu-x/compute/12"])
+def test_names_of_versions_come_back_as_they_were(name: str) -> None:
+    assert str(Version.parse(name)) == name
+    assert Version.parse(name).analytic is ("analytic" in name)
+
+
+@pytest.mark.parametrize("name", ["cpu-x/compute/analytic-1", "h100/compute/analytic-99"])
+def test_an_analytic_version_that_this_code_does_not_have_is_refused_by_name(store: ModelStore, name: str) -> None:
+    hardware = name.partition("/")[0]
+    with pytest.raises(DamagedArtifact, match=name):
+        store.cost_models(hardware, {"compute": name, "communication": f"{hardware}/communication/analytic-1"})
+
+
+def test_other_figures_have_another_digest(tmp_path: Path) -> None:
+    faster = replace(DATA_SHEETS["h100"], memory_gb_s=Figure(3_900.0, "another data sheet"))
+    ours, theirs = (ModelStore(str(tmp_path), sheets).cost_models("h100") for sheets in (DATA_SHEETS, {"h100": faster}))
+    assert ours.versions == theirs.versions
+    assert ours.digest != theirs.digest
+
+
+def test_a_trained_version_that_is_damaged_is_not_passed_over_for_the_data_sheet(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    store.write("h100", "compute", weights(), FACTS)
+    (tmp_path / "h100" / "compute" / "1" / "weights.safetensors").unlink()
+    with pytest.raises(DamagedArtifact, match="h100/compute/1"):
+        store.cost_models("h100")
 
 
 @pytest.mark.parametrize("position", [0, 100, -1])
@@ -160,3 +228,24 @@ def test_a_write_that_fails_leaves_no_version(store: ModelStore, tmp_path: Path)
     with pytest.raises(ValueError, match="JSON"):
         store.write("cpu-x", "compute", weights(), FACTS | {"metric": float("nan")})
     assert [p.name for p in (tmp_path / "models" / "cpu-x" / "compute").iterdir()] == ["1"]
+
+
+def test_a_plan_for_hardware_that_nobody_measured_is_made_and_marked(tmp_path: Path) -> None:
+    request = json.loads((ROOT / "examples" / "mlperf_dlrm_dcnv2_h100.json").read_text())
+    problem = Problem(
+        tables=tuple(Table(**table) for table in request["tables"]),
+        topology=Topology("h100", (request["devices"]["memory_bytes"],) * 8),
+        global_batch_size=request["global_batch_size"],
+        optimizer=Optimizer(request["optimizer"]),
+    )
+    models = ModelStore(str(tmp_path)).cost_models("h100")
+    plan = make_plan(problem, models, Algorithm.NEUROSHARD, 0, Deadline())
+    assert plan.status is PlanStatus.COMPLETE
+    assert plan.models == {"compute": "h100/compute/analytic-1", "communication": "h100/communication/analytic-1"}
+    for opening in ("compute of h100 was not measured", "exchanges of h100 were not measured"):
+        (said,) = [sentence for sentence in plan.assumptions if sentence.startswith(opening)]
+        assert "analytic" in said
+    # A step of this model takes a few milliseconds on such a machine, not a few hundred as on processors.
+    assert 0.5 < plan.max_cost_ms < 10
+    totals = [report.cost.total for report in plan.devices]
+    assert min(totals) > 0.5 * max(totals)

@@ -1,0 +1,200 @@
+"""What vendors publish about their GPUs, each figure with its source, and what had to be assumed beside it.
+
+The figures are peaks: nothing here was measured by this project.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Link(StrEnum):
+    """What connects the GPUs of a host."""
+
+    NVLINK = "NVLink"
+    PCIE = "PCIe"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number and where it was published."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataSheet:
+    """Figures of one GPU.
+
+    Attributes:
+        hardware: its name in requests.
+        product: the variant that the figures belong to.
+        memory_gb: device memory, GB (10^9 bytes).
+        memory_gb_s: peak bandwidth of the device memory, GB/s.
+        l2_mib: L2 cache, MiB (2^20 bytes).
+        link: what its collectives run over.
+        link_gb_s: peak of one GPU's links together, GB/s in each direction; data sheets print the sum of both.
+    """
+
+    hardware: str
+    product: str
+    memory_gb: Figure
+    memory_gb_s: Figure
+    l2_mib: Figure
+    link: Link
+    link_gb_s: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What no data sheet says, taken to be the same on every GPU.
+
+    Attributes:
+        memory_share: share of the peak bandwidth that the lookups reach on long rows. FBGEMM's forward was measured
+            at 63 to 65% of the peak on production tables (TorchRec, pull request 4757), gathers of 256-byte rows at
+            71 to 82% (4688) and copies at 89 to 91% (4634); with ``row_overhead_bytes`` rows of 512 bytes are at 66%.
+        row_overhead_bytes: what a looked-up row costs besides its own bytes. Time a lookup for dims 16 to 128 was 28,
+            34, 62 and 130 ps (TorchRec, pull request 2365), which is 20 to 60 bytes; TorchRec's planner
+            (planner/constants.py) takes 1.15 times the time a byte for dims up to 64 and 1.75 up to 32, which is 90
+            to 170. Between the two.
+        l2_speedup: how much faster than memory the L2 cache is. NVIDIA's A100 white paper has 5,120 bytes a clock,
+            4.6 times its memory; microbenchmarks come to less. Assumed.
+        gradient_share: speed of reading gradients in the order of the rows, relative to reading rows. TorchRec's
+            planner takes twice the forward's time for backward; in pull request 4757 backward reached 26.5% of the
+            peak where forward reached 64.7%.
+        sort_bytes: memory traffic of sorting one lookup's row number for backward: 4 passes that read and write a
+            64-bit key and a 32-bit value, a pass for the histograms, writing the keys and finding their runs. At
+            ``memory_share`` that is the rate published for such sorts (Onesweep, arXiv 2206.01784: 29.4 billion
+            32-bit keys a second on an A100, 68% of its memory's peak).
+        forward_kernels: kernels launched in forward: bounds check, lookup and one to spare. Assumed.
+        backward_kernels: kernels in backward: linearize, 6 to sort, 4 for runs and their sums, long segments, 2 that
+            update, one to spare. Counted in FBGEMM's backward as its pull request 6222 lists it.
+        launch_ms: time of a launch where the GPU waits for it, 5 microseconds. Assumed.
+        exchange_latency_ms: all-to-all of a few bytes: 10.5 microseconds by nccl-tests on 8 H20 over NVLink (DeepEP,
+            issue 303), and taken for PCIe too.
+        nvlink_share: share of a link's peak that collectives reach: NCCL's own figures (src/graph/topo.h) are 20.0 of
+            25 GB/s a link for V100 and A100, 20.6 of 25 for H100 and 40.1 of 50 for B200.
+        pcie_share: the same for PCIe: NCCL's figure is 12 of 15.75 GB/s for Gen3 x16.
+        domain: GPUs that share such links: those of an HGX board. Larger NVLink domains are not assumed.
+    """
+
+    memory_share: float = 0.75
+    row_overhead_bytes: float = 64.0
+    l2_speedup: float = 3.0
+    gradient_share: float = 0.5
+    sort_bytes: float = 4 * 2 * (8 + 4) + 8 + (8 + 8 + 4) + 8
+    forward_kernels: int = 3
+    backward_kernels: int = 15
+    launch_ms: float = 0.005
+    exchange_latency_ms: float = 0.0105
+    nvlink_share: float = 0.8
+    pcie_share: float = 0.76
+    domain: int = 8
+
+
+_V100_SHEET = (
+    "NVIDIA V100 Tensor Core GPU data sheet, https://images.nvidia.com/content/technologies/volta/pdf/"
+    "volta-v100-datasheet-update-us-1165301-r5.pdf"
+)
+_V100_PAPER = "NVIDIA Tesla V100 GPU Architecture, white paper WP-08608-001"
+_A100_SHEET = (
+    "NVIDIA A100 Tensor Core GPU data sheet, https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
+    "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
+)
+_A100_PAPER = (
+    "NVIDIA A100 Tensor Core GPU Architecture, white paper, https://images.nvidia.com/aem-dam/en-zz/Solutions/"
+    "data-center/nvidia-ampere-architecture-whitepaper.pdf"
+)
+_H100_SHEET = (
+    "NVIDIA H100 Tensor Core GPU data sheet, column H100 SXM, https://resources.nvidia.com/en-us-tensor-core/"
+    "nvidia-tensor-core-gpu-datasheet"
+)
+_H100_PAPER = (
+    "NVIDIA H100 Tensor Core GPU Architecture, white paper, https://resources.nvidia.com/en-us-tensor-core/"
+    "gtc22-whitepaper-hopper"
+)
+_H200_SHEET = "NVIDIA H200 Tensor Core GPU data sheet, column H200 SXM, https://www.nvidia.com/en-us/data-center/h200/"
+_H200_L2 = f"the whole GH100 in: {_H100_PAPER}; CUDA reports it for an H200 (l2CacheSize)"
+_B200_SHEET = (
+    "NVIDIA DGX B200 data sheet, an eighth of the system, https://resources.nvidia.com/en-us-dgx-systems/"
+    "dgx-b200-datasheet"
+)
+_B200_GUIDE = "NVIDIA Blackwell Tuning Guide, https://docs.nvidia.com/cuda/blackwell-tuning-guide/"
+_L4_SHEET = "NVIDIA L4 Tensor Core GPU data sheet, https://www.nvidia.com/en-us/data-center/l4/"
+_L4_PAPER = (
+    "AD104 in: NVIDIA Ada GPU Architecture, white paper, https://images.nvidia.com/aem-dam/Solutions/geforce/ada/"
+    "nvidia-ada-gpu-architecture.pdf"
+)
+
+_SHEETS = (
+    DataSheet(
+        hardware="v100",
+        product="NVIDIA V100 SXM2",
+        memory_gb=Figure(32, _V100_SHEET),
+        memory_gb_s=Figure(900, _V100_SHEET),
+        l2_mib=Figure(6, _V100_PAPER),
+        link=Link.NVLINK,
+        link_gb_s=Figure(150, f"300 GB/s both ways: {_V100_SHEET}"),
+    ),
+    DataSheet(
+        hardware="a100-40",
+        product="NVIDIA A100 SXM4",
+        memory_gb=Figure(40, _A100_PAPER),
+        memory_gb_s=Figure(1555, _A100_PAPER),
+        l2_mib=Figure(40, _A100_PAPER),
+        link=Link.NVLINK,
+        link_gb_s=Figure(300, f"600 GB/s both ways: {_A100_PAPER}"),
+    ),
+    DataSheet(
+        hardware="a100-80",
+        product="NVIDIA A100 SXM4",
+        memory_gb=Figure(80, _A100_SHEET),
+        memory_gb_s=Figure(2039, _A100_SHEET),
+        l2_mib=Figure(40, _A100_PAPER),
+        link=Link.NVLINK,
+        link_gb_s=Figure(300, f"600 GB/s both ways: {_A100_SHEET}"),
+    ),
+    DataSheet(
+        hardware="h100",
+        product="NVIDIA H100 SXM5",
+        memory_gb=Figure(80, _H100_SHEET),
+        memory_gb_s=Figure(3350, _H100_SHEET),
+        l2_mib=Figure(50, _H100_PAPER),
+        link=Link.NVLINK,
+        link_gb_s=Figure(450, f"900 GB/s both ways: {_H100_SHEET}"),
+    ),
+    DataSheet(
+        hardware="h200",
+        product="NVIDIA H200 SXM",
+        memory_gb=Figure(141, _H200_SHEET),
+        memory_gb_s=Figure(4800, _H200_SHEET),
+        l2_mib=Figure(60, _H200_L2),
+        link=Link.NVLINK,
+        link_gb_s=Figure(450, f"900 GB/s both ways: {_H200_SHEET}"),
+    ),
+    DataSheet(
+        hardware="b200",
+        product="NVIDIA B200 SXM",
+        memory_gb=Figure(180, f"1,440 GB: {_B200_SHEET}"),
+        memory_gb_s=Figure(8000, f"64 TB/s: {_B200_SHEET}"),
+        l2_mib=Figure(126, _B200_GUIDE),
+        link=Link.NVLINK,
+        link_gb_s=Figure(900, f"14.4 TB/s, both ways: {_B200_SHEET}"),
+    ),
+    DataSheet(
+        hardware="l4",
+        product="NVIDIA L4 PCIe",
+        memory_gb=Figure(24, _L4_SHEET),
+        memory_gb_s=Figure(300, _L4_SHEET),
+        l2_mib=Figure(48, _L4_PAPER),
+        link=Link.PCIE,
+        link_gb_s=Figure(32, f"PCIe Gen4 x16, 64 GB/s both ways: {_L4_SHEET}"),
+    ),
+)
+
+DATA_SHEETS: Mapping[str, DataSheet] = {sheet.hardware: sheet for sheet in _SHEETS}
+"""The GPUs that can be priced without a measurement, by their names in requests."""
+
+ASSUMED = Assumed()
+"""The assumptions that all analytic prices share."""
