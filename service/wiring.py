@@ -26,7 +26,7 @@ from service.api.routes import Services
 from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Shard
-from service.domain.ports import PlanStore, StoredPlan
+from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.settings import Settings
 from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
@@ -101,7 +101,7 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
     with database(settings) as engine, pool:
         migrate.upgrade(engine)
         plans = OutageMemory(PlanRepository(engine))
-        planning = Planning(models=models, planner=pool, plans=plans, limits=_limits(settings), metrics=metrics)
+        planning = Planning(models=models, planner=pool, plans=plans, limits=request_limits(settings), metrics=metrics)
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
@@ -176,6 +176,16 @@ def database_check(engine: Engine) -> Callable[[], Check]:
     return check
 
 
+def local_models(settings: Settings, hardware: str, factory: str = MODEL_STORE) -> CostModels:
+    """The newest cost models of some hardware, for the command line.
+
+    Raises:
+        UnknownHardware: there are none.
+        DamagedArtifact: they cannot be trusted.
+    """
+    return SourceSpec(factory, settings.model_store).build().cost_models(hardware)
+
+
 def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
     """Planning in this process and without a database, for the command line."""
     source = SourceSpec(factory, settings.model_store).build()
@@ -184,7 +194,7 @@ def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
         models=ModelVersions(source, metrics),
         planner=_LocalPlanner(source),
         plans=_NoPlans(),
-        limits=_limits(settings),
+        limits=request_limits(settings),
         metrics=metrics,
     )
 
@@ -217,7 +227,8 @@ class _NoPlans(PlanStore):
         raise StorageUnavailable("the command line keeps no plans")
 
 
-def _limits(settings: Settings) -> Limits:
+def request_limits(settings: Settings) -> Limits:
+    """What the requests of a service with these settings may ask."""
     return Limits(settings.default_time_limit_ms, settings.max_time_limit_ms, settings.max_tables)
 
 

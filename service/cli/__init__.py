@@ -9,13 +9,14 @@ import sys
 
 import typer
 
-from service.cli import database, profiling, serving, tables, training
+from service.cli import database, measuring, profiling, serving, tables, training
 from service.cli.common import fail
 from service.domain.errors import ShardwrightError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(serving.app)
 app.add_typer(profiling.app)
+app.add_typer(measuring.app)
 app.add_typer(training.app, name="train")
 app.add_typer(database.app, name="db")
 app.add_typer(tables.app, name="tables")

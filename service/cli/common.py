@@ -1,5 +1,6 @@
 """What several commands share: options, settings, and how a command fails."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from service.domain.errors import ShardwrightError
 from service.domain.topology import HARDWARE_PATTERN
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from service.settings import Settings
 
+RequestFile = Annotated[Path, typer.Argument(help="The body as JSON; - reads standard input.", allow_dash=True)]
+Pretty = Annotated[bool, typer.Option("--pretty", help="Readable tables instead of JSON.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where the embedded Postgres keeps its data [./var].")]
 ModelStoreRoot = Annotated[
     str | None, typer.Option(help="Where model versions are kept (default: the repository's model_store).")
@@ -50,6 +54,21 @@ def fail(text: str) -> NoReturn:
     """Ends the command with a line on standard error and exit code 1."""
     typer.echo(text, err=True)
     sys.exit(1)
+
+
+def read_body(path: Path) -> bytes:
+    """Bytes of a file, or of standard input where it is ``-``; ends the command where they cannot be read."""
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        fail(f"shardwright: cannot read {path}: {error.strerror}")
+
+
+def refuse(error: ShardwrightError, **more: object) -> NoReturn:
+    """Ends the command with the problem that the API would have answered, and ``more`` members in it."""
+    from service.api.problems import problem_of
+
+    fail(json.dumps({**problem_of(error, "command line"), **more}, indent=2))
 
 
 def progress_bar() -> "Progress":

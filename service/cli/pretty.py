@@ -56,3 +56,61 @@ def _shards(shards: Sequence[Mapping[str, Any]]) -> Table:
         start, stop = shard["columns"]
         table.add_row(escape(shard["table"]), shard["sharding_type"], f"{start}:{stop}", str(shard["device"]))
     return table
+
+
+def print_measured(answer: Mapping[str, Any]) -> None:
+    """Prints an answer of ``shardwright measure``: every plan's devices, the plans in a row, and what that says."""
+    console = Console()
+    for plan in answer["plans"]:
+        console.print(_compared_devices(plan))
+        for assumption in plan["assumptions"]:
+            console.print(f"- {escape(assumption)}")
+    console.print(_compared_plans(answer["plans"]))
+    for line in _summary_lines(answer["summary"]):
+        console.print(escape(line))
+    console.print("models: " + escape(", ".join(answer["models"].values())))
+    console.print(escape(f"measured on {answer['environment']['device']}, {answer['repeats']} repeats"))
+    for assumption in answer["assumptions"]:
+        console.print(f"- {escape(assumption)}")
+
+
+def _compared_devices(plan: Mapping[str, Any]) -> Table:
+    table = Table("device", title=f"{escape(plan['name'])}: predicted / measured, ms")
+    for heading in _COST_PARTS:
+        table.add_column(heading.replace("_", "\n"), justify="right")
+    table.add_column("compute\nspread", justify="right")
+    for device in plan["devices"]:
+        cells = [f"{device['predicted_ms'][part]:.2f} / {device['measured_ms'][part]:.2f}" for part in _COST_PARTS]
+        table.add_row(str(device["device"]), *cells, f"{device['compute_spread']:.1%}")
+    return table
+
+
+def _compared_plans(plans: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("plan", title="Largest total, ms")
+    for heading in ("predicted", "measured", "error", "slowest\ncompute\nspread"):
+        table.add_column(heading, justify="right")
+    for plan in plans:
+        predicted, measured = plan["max_cost_ms"]["predicted"], plan["max_cost_ms"]["measured"]
+        numbers = (f"{predicted:.2f}", f"{measured:.2f}", f"{predicted / measured - 1:+.1%}")
+        table.add_row(escape(plan["name"]), *numbers, f"{plan['slowest_compute_spread']:.1%}")
+    return table
+
+
+def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    named = {"compute": "device compute", "device_total": "device totals", "plan": "plans"}
+    lines = [
+        f"{name}: MAPE {summary[key]['mape']:.1%}, bias {summary[key]['bias']:+.1%} ({summary[key]['count']})"
+        for key, name in named.items()
+    ]
+    order = summary["order"]
+    if order is None:
+        return lines
+    tau = "" if order["kendall_tau"] is None else f", Kendall's tau {order['kendall_tau']:.3f}"
+    best = "is the cheapest" if order["best_picked"] else f"costs {order['regret_ms']:.2f} ms more than the cheapest"
+    return [
+        *lines,
+        f"predicted order: {', '.join(order['by_prediction'])}",
+        f"measured order: {', '.join(order['by_measurement'])}",
+        f"{order['pairs_ordered_the_same']} of {order['pairs']} pairs ordered the same{tau}; "
+        f"{order['by_prediction'][0]}, predicted to be the cheapest, {best}",
+    ]

@@ -3,18 +3,14 @@
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-from service.cli.common import DataDir, fail, settings_with
+from service.cli.common import DataDir, Pretty, RequestFile, read_body, refuse, settings_with
 from service.domain.errors import ShardwrightError
 
 app = typer.Typer()
-
-RequestFile = Annotated[Path, typer.Argument(help="The body as JSON; - reads standard input.", allow_dash=True)]
-Pretty = Annotated[bool, typer.Option("--pretty", help="Readable tables instead of JSON.")]
 
 
 @app.command()
@@ -36,13 +32,13 @@ def plan(request: RequestFile, pretty: Pretty = False) -> None:
 
     from service import wiring
 
-    body = _read(request)
+    body = read_body(request)
     arrived = time.monotonic()
     planning = wiring.local_planning(settings_with())
     try:
         answer = planning.plan(body, arrived)
     except ShardwrightError as error:
-        _refuse(error)
+        refuse(error)
     _print(answer, pretty)
 
 
@@ -51,12 +47,12 @@ def estimate(request: RequestFile, pretty: Pretty = False) -> None:
     """Price a request body of POST /estimate, in this process; it must hold the shards."""
     from service import wiring
 
-    body = _read(request)
+    body = read_body(request)
     planning = wiring.local_planning(settings_with())
     try:
         answer = planning.estimate(body)
     except ShardwrightError as error:
-        _refuse(error)
+        refuse(error)
     _print(answer.model_dump(mode="json"), pretty)
 
 
@@ -68,13 +64,6 @@ def openapi() -> None:
     sys.stdout.write(openapi_yaml())
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    except OSError as error:
-        fail(f"shardwright: cannot read {path}: {error.strerror}")
-
-
 def _print(answer: Mapping[str, Any], pretty: bool) -> None:
     if pretty:
         from service.cli.pretty import print_answer
@@ -82,10 +71,3 @@ def _print(answer: Mapping[str, Any], pretty: bool) -> None:
         print_answer(answer)
     else:
         typer.echo(json.dumps(answer, indent=2))
-
-
-def _refuse(error: ShardwrightError) -> NoReturn:
-    """Prints the problem that the API would have answered."""
-    from service.api.problems import problem_of
-
-    fail(json.dumps(problem_of(error, "command line"), indent=2))

@@ -8,7 +8,8 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from service.domain import tables as spec
 from service.domain.errors import MeasurementRefused
 from service.domain.memory import buffer_bytes, optimizer_bytes
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.workload import index_stream
+from service.profiling.workload import IndexStream, index_stream
 
 BENCH_VERSION = 1
 """Raised when a change here makes times that must not be mixed with earlier ones."""
@@ -121,22 +122,37 @@ class ComputeBench:
         Raises:
             MeasurementRefused: the operator cannot run the combination here, or it would not fit in memory.
         """
+        step = self.prepare(tables, batch_size, optimizer, lambda table: index_stream(table, batch_size, rng))
+        return self._repeat(step.run)
+
+    def prepare(
+        self,
+        tables: Sequence[Table],
+        batch_size: int,
+        optimizer: Optimizer,
+        stream_of: Callable[[Table], IndexStream],
+    ) -> "PreparedStep":
+        """One device's tables with a batch of lookups, ready to be run any number of times.
+
+        On the CPU the weights and the optimizer's state of all steps prepared by one bench are the same memory: steps
+        of one precision can be run in turns and take no more of it than the largest. Prepare the one with most
+        optimizer state first, since a larger one takes new memory for it.
+
+        Args:
+            tables: what the device holds.
+            batch_size: the global batch.
+            optimizer: optimizer fused into the backward pass.
+            stream_of: draws the lookups of each table.
+
+        Raises:
+            MeasurementRefused: the operator cannot run the combination here, or it would not fit in memory.
+        """
         self.refuse(tables, batch_size, optimizer)
-        operator = self._operator(tables, optimizer)
-        indices, offsets = _batch(tables, batch_size, rng, self._device)
-        gradient = torch.full((batch_size, sum(t.output_width for t in tables)), 1e-3, device=self._device)
-
-        def step() -> tuple[float, float]:
-            self._displace_caches()
-            forward_ms, output = _timed(self._device, lambda: operator(indices, offsets))
-            self._displace_caches()
-            backward_ms, _ = _timed(self._device, lambda: torch.autograd.backward(output, gradient))
-            return forward_ms, backward_ms
-
-        try:
-            return self._repeat(step)
-        except torch.cuda.OutOfMemoryError as error:
-            raise MeasurementRefused(f"the device ran out of memory: {error}") from error
+        with _refused_when_out_of_memory():
+            operator = self._operator(tables, optimizer)
+            indices, offsets = _batch(tables, stream_of, self._device)
+            gradient = torch.full((batch_size, sum(t.output_width for t in tables)), 1e-3, device=self._device)
+        return PreparedStep(operator, indices, offsets, gradient, self._flush)
 
     def refuse(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> None:
         """Raises MeasurementRefused where ``measure`` would."""
@@ -184,9 +200,6 @@ class ComputeBench:
             preallocated_host_buffers=self._arena.buffers(tables, optimizer) if self._arena else None,
         )
 
-    def _displace_caches(self) -> None:
-        self._flush.add_(1.0)
-
     def _repeat(self, step: Callable[[], tuple[float, float]]) -> ComputeTiming:
         for _ in range(self.settings.warmup):
             step()
@@ -199,6 +212,41 @@ class ComputeBench:
                 break
         forward, backward = np.array(times).T
         return ComputeTiming(_summary(forward), _summary(backward), len(times))
+
+
+class PreparedStep:
+    """One device's operator and its batch; made by ``ComputeBench.prepare``."""
+
+    def __init__(
+        self,
+        operator: SplitTableBatchedEmbeddingBagsCodegen,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        gradient: torch.Tensor,
+        flush: torch.Tensor,
+    ) -> None:
+        self._operator = operator
+        self._indices = indices
+        self._offsets = offsets
+        self._gradient = gradient
+        self._flush = flush
+
+    def run(self) -> tuple[float, float]:
+        """One repeat: milliseconds of the forward and the backward pass, caches displaced before each.
+
+        Raises:
+            MeasurementRefused: the device ran out of memory.
+        """
+        device = self._flush.device
+        with _refused_when_out_of_memory():
+            self._displace_caches()
+            forward_ms, output = _timed(device, lambda: self._operator(self._indices, self._offsets))
+            self._displace_caches()
+            backward_ms, _ = _timed(device, lambda: torch.autograd.backward(output, self._gradient))
+        return forward_ms, backward_ms
+
+    def _displace_caches(self) -> None:
+        self._flush.add_(1.0)
 
 
 class _Arena:
@@ -255,8 +303,13 @@ def _processor_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def free_bytes(device: torch.device) -> int:
+    """Memory that nobody uses now: a GPU's, or this machine's."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_host_bytes()
+
+
 def _check_free_memory(device: torch.device, wanted: int) -> None:
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_host_bytes()
+    free = free_bytes(device)
     if wanted > free:
         raise MeasurementRefused(
             f"measuring may take {wanted / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free: allow less",
@@ -288,10 +341,10 @@ def _keep_freed_memory() -> None:
 
 
 def _batch(
-    tables: Sequence[Table], batch_size: int, rng: np.random.Generator, device: torch.device
+    tables: Sequence[Table], stream_of: Callable[[Table], IndexStream], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Indices [L] and offsets [F * B + 1] of all tables, one after the other."""
-    streams = [index_stream(table, batch_size, rng) for table in tables]
+    streams = [stream_of(table) for table in tables]
     starts = np.cumsum([0, *(len(s.indices) for s in streams)])
     offsets = [s.offsets[:-1] + start for s, start in zip(streams, starts[:-1], strict=True)]
     indices = np.concatenate([s.indices for s in streams])
@@ -299,6 +352,14 @@ def _batch(
         torch.from_numpy(indices).to(device),
         torch.from_numpy(np.concatenate([*offsets, starts[-1:]])).to(device),
     )
+
+
+@contextmanager
+def _refused_when_out_of_memory() -> Iterator[None]:
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise MeasurementRefused(f"the device ran out of memory: {error}") from error
 
 
 def _timed(device: torch.device, call: Callable[[], Result]) -> tuple[float, Result]:

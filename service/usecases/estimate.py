@@ -20,12 +20,14 @@ class Estimate:
     """What a given placement costs.
 
     Attributes:
+        shards: as they are priced; those that touch on a device are one.
         devices: one report a device.
         max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, and which devices hold more than they may, one sentence each.
     """
 
+    shards: tuple[Shard, ...]
     devices: tuple[DeviceReport, ...]
     max_cost_ms: float
     models: Mapping[str, str]
@@ -49,6 +51,7 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
     workspace = Workspace.of(problem, [piece for piece, _ in placed], models)
     merged, devices = priced(workspace, np.array([device for _, device in placed], dtype=np.int64))
     return Estimate(
+        shards=merged,
         devices=devices,
         max_cost_ms=max_total(tuple(report.cost for report in devices)),
         models=models.versions,

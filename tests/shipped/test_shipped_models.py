@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from service.domain.measurements import Split
-from service.registry.store import COMPUTE, ModelStore
+from service.registry.store import COMMUNICATION, COMPUTE, ModelStore
 from service.settings import Settings
 from service.storage.measurement_files import read_measurements
+from service.training.communication_dataset import exchange_groups, exchanges_fingerprint
+from service.training.communication_evaluation import PARTS, evaluate_communication
 from service.training.compute_dataset import data_fingerprint, measurements_dataset
 from service.training.compute_evaluation import evaluate_compute
 
@@ -27,9 +29,25 @@ def test_the_shipped_compute_model_meets_its_bar_on_the_frozen_held_out_part() -
     assert found.tau >= 0.92
 
 
-def test_the_shipped_communication_model_prices_more_bytes_higher() -> None:
+def test_the_shipped_communication_model_keeps_its_manifest_on_the_frozen_held_out_part() -> None:
+    store = ModelStore(Settings().model_store)
+    version = store.latest(HARDWARE, COMMUNICATION)
+    assert version is not None
+    manifest, _ = store.read(version)
+    _, measured = read_measurements(store.measurement_files()[HARDWARE])
+    assert exchanges_fingerprint(measured) == manifest["data"]["fingerprint"]
+    held_out = exchange_groups([m for m in measured if m.split is Split.TEST])
+    found = evaluate_communication(store.communication_model(version), held_out)
+    for part in PARTS:
+        assert found[part].mape == pytest.approx(manifest["metrics"][part]["mape"], abs=1e-4)
+    assert found["forward"].tau >= 0.9
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8, 16, 256])
+def test_the_shipped_communication_model_prices_ten_times_the_columns_higher(devices: int) -> None:
     communication = ModelStore(Settings().model_store).cost_models(HARDWARE).communication
-    narrow, wide = communication.forward_transfer(np.array([[64.0, 64.0], [640.0, 640.0]]), 8192)[:, 0]
-    assert 0 < narrow < wide
-    assert communication.assumptions(2) == []
-    assert communication.assumptions(8)
+    widths = np.random.default_rng(devices).integers(4, 400, size=devices).astype(float)
+    for price in (communication.forward_transfer, communication.backward):
+        narrow, wide = price(widths, 8192), price(10 * widths, 8192)
+        assert (narrow > 0).all()
+        assert (narrow < wide).all()

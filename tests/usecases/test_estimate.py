@@ -20,6 +20,7 @@ def test_touching_shards_on_one_device_are_priced_as_one() -> None:
     whole = estimate(_problem(), fake_models(), [Shard("a", 0, 64, 0), Shard("b", 0, 32, 1)])
     halves = [Shard("b", 0, 32, 1), Shard("a", 32, 64, 0), Shard("a", 0, 32, 0)]
     assert estimate(_problem(), fake_models(), halves) == whole
+    assert whole.shards == (Shard("a", 0, 64, 0), Shard("b", 0, 32, 1))
 
 
 def test_shards_on_two_devices_are_priced_apart() -> None:

@@ -1,0 +1,192 @@
+"""``shardwright measure``: carries plans out on this machine and puts what was predicted beside what was measured."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+
+import typer
+
+from service.cli.common import ModelStoreRoot, Pretty, RequestFile, progress_bar, read_body, refuse, settings_with
+from service.domain.errors import Fault, InvalidRequest, ShardwrightError
+
+if TYPE_CHECKING:
+    from service.api.parsing import Limits
+    from service.api.schemas import PlanRequest
+    from service.domain.costs import DeviceCost
+    from service.domain.plan import Shard
+    from service.profiling.plan_bench import CarriedOut, GivenPlan
+    from service.profiling.plan_summary import PlanComparison
+
+app = typer.Typer()
+
+_DECIMALS = 4
+
+
+def _checked_device(name: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} must be cpu, cuda or cuda:<n>")
+    return name
+
+
+@app.command()
+def measure(
+    request: RequestFile,
+    plans: Annotated[list[Path], typer.Argument(help="Answers of /plan, or anything with their shards.")],
+    pretty: Pretty = False,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Timed repeats of everything.")] = 9,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.", callback=_checked_device)] = "cpu",
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Most memory for the compute; rows are cut to it (default: half of what is free)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the lookups.")] = 0,
+    model_store: ModelStoreRoot = None,
+) -> None:
+    """Carry plans of one request out on this machine; run it alone.
+
+    Each device's compute runs alone, the exchanges run between as many ranks as there are devices. All plans take
+    turns, so that they can be compared.
+    """
+    from service import wiring
+    from service.api.conversion import posed_problem
+    from service.api.parsing import parse_plan
+    from service.profiling.plan_bench import PlanBench, PlanBenchSettings
+
+    settings = settings_with(model_store=model_store)
+    limits = wiring.request_limits(settings)
+    names = _names(plans)
+    try:
+        asked = parse_plan(read_body(request), limits)
+        models = wiring.local_models(settings, asked.devices.hardware)
+    except ShardwrightError as error:
+        refuse(error, file=str(request))
+    given = _given(names, plans, asked, limits)
+    memory = None if memory_gib is None else int(memory_gib * 2**30)
+    with progress_bar() as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of)
+            bar.update(tasks[what], completed=done)
+
+        bench = PlanBench(PlanBenchSettings(device, repeats, memory, seed), report)
+        found = bench.carry_out(posed_problem(asked), given, models)
+    answer = measured_answer(found)
+    if pretty:
+        from service.cli.pretty import print_measured
+
+        print_measured(answer)
+    else:
+        typer.echo(json.dumps(answer, indent=2))
+
+
+def measured_answer(found: "CarriedOut") -> dict[str, Any]:
+    """Plans carried out as JSON; assumptions that all plans share are told once."""
+    common = [said for said in found.plans[0].assumptions if all(said in plan.assumptions for plan in found.plans)]
+    cap = found.rows_capped
+    answer = {
+        "plans": [_plan_answer(plan, common) for plan in found.plans],
+        "summary": asdict(found.summary),
+        "rows_capped": cap and {"cap": cap.cap, "tables": dict(cap.tables)},
+        "cores": found.cores,
+        "oversubscribed": found.oversubscribed,
+        "repeats": found.repeats,
+        "environment": dict(found.environment),
+        "models": dict(found.models),
+        "assumptions": [*common, *found.assumptions],
+    }
+    return cast(dict[str, Any], _rounded(answer))
+
+
+def _plan_answer(plan: "PlanComparison", common: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "devices": [
+            {
+                "device": number,
+                "predicted_ms": _cost_answer(device.predicted),
+                "measured_ms": _cost_answer(device.measured),
+                "compute_spread": device.compute_spread,
+            }
+            for number, device in enumerate(plan.devices)
+        ],
+        "max_cost_ms": {"predicted": plan.predicted_ms, "measured": plan.measured_ms},
+        "slowest_compute_spread": plan.slowest_compute_spread,
+        "assumptions": [said for said in plan.assumptions if said not in common],
+    }
+
+
+def _cost_answer(cost: "DeviceCost") -> dict[str, float]:
+    return {**asdict(cost), "total": cost.total}
+
+
+def _rounded(value: Any) -> Any:
+    """A JSON-like value with its numbers rounded far below what can be measured."""
+    if isinstance(value, dict):
+        return {key: _rounded(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(member) for member in value]
+    return round(value, _DECIMALS) if isinstance(value, float) else value
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """A name for each plan: its file's stem, or the whole path where several files have that stem."""
+    twice = [str(path) for path, uses in Counter(paths).items() if uses > 1]
+    if twice:
+        raise typer.BadParameter(f"{twice[0]} is given twice", param_hint="PLANS...")
+    stems = Counter(path.stem for path in paths)
+    return [path.stem if stems[path.stem] == 1 else str(path) for path in paths]
+
+
+def _given(names: Sequence[str], paths: Sequence[Path], asked: "PlanRequest", limits: "Limits") -> list["GivenPlan"]:
+    """The plans in the files; ends the command with every fault in all of them."""
+    from service.profiling.plan_bench import GivenPlan
+
+    given: list[GivenPlan] = []
+    faults: list[tuple[Path, Fault]] = []
+    for name, path in zip(names, paths, strict=True):
+        try:
+            given.append(GivenPlan(name, _shards(read_body(path), asked, limits)))
+        except InvalidRequest as error:
+            faults += [(path, fault) for fault in error.faults]
+        except ShardwrightError as error:
+            refuse(error, file=str(path))
+    if faults:
+        _refuse_plans(faults)
+    return given
+
+
+def _refuse_plans(faults: Sequence[tuple[Path, Fault]]) -> NoReturn:
+    from service.api.problems import MAX_FAULTS
+
+    error = InvalidRequest([fault for _, fault in faults])
+    listed = [{"file": str(path), **asdict(fault)} for path, fault in faults[:MAX_FAULTS]]
+    refuse(error, detail=f"{faults[0][0]}: {error.detail}", faults=listed)
+
+
+def _shards(plan: bytes, asked: "PlanRequest", limits: "Limits") -> tuple["Shard", ...]:
+    """The shards of a plan, checked as /estimate does with those of a request.
+
+    Raises:
+        InvalidRequest: with every fault.
+        UnsupportedSharding: a shard is of a kind that no cost model describes.
+    """
+    from service.api.conversion import given_shards, posed_problem
+    from service.api.parsing import parse_estimate, parse_object
+    from service.api.schemas import ShardsEstimateRequest
+    from service.domain.plan import tiling_faults
+
+    shards = {key: value for key, value in parse_object(plan).items() if key == "shards"}
+    question = asked.model_dump(mode="json", include=set(ShardsEstimateRequest.model_fields))
+    # What has no plan_id is parsed as this form.
+    placed = cast(ShardsEstimateRequest, parse_estimate(json.dumps({**question, **shards}).encode(), limits))
+    problem, given = posed_problem(asked), given_shards(placed)
+    faults = tiling_faults(problem.tables, problem.topology.device_count, given)
+    if faults:
+        raise InvalidRequest(faults)
+    return given
