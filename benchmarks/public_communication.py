@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import shared_data
-from service.cost_models.communication import CommunicationModel, MeasuredExchanges
+from service.cost_models.communication import (
+    LEAST_MS,
+    CommunicationModel,
+    MeasuredExchanges,
+    exchanged_bytes,
+)
 from service.training.communication_dataset import Exchanges
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
@@ -21,12 +26,13 @@ COUNTS = (4, 8)
 
 
 def public_exchanges(rows: list[dict[str, Any]]) -> Exchanges:
-    """Rows of one file as a group."""
+    """Rows of one file as a group; no wait is measured there, so that the start delays give both."""
     delays = np.array([row["start_delay_ms"] for row in rows], dtype=np.float64)
     wait = delays.max(axis=1, keepdims=True) - delays
     forward, backward = (np.array([row[name] for row in rows]) for name in ("forward_ms", "backward_ms"))
     widths = np.array([row["dim_sums"] for row in rows], dtype=np.float64)
-    return Exchanges(widths, np.full((len(rows), 1), BATCH_SIZE), wait, np.stack([forward - wait, backward], axis=-1))
+    costs = np.maximum(np.stack([forward - wait, backward], axis=-1), LEAST_MS)
+    return Exchanges(widths, np.full((len(rows), 1), BATCH_SIZE), wait, wait, costs)
 
 
 def evaluate_public(config: CommunicationTraining) -> dict[str, Metrics]:
@@ -40,7 +46,10 @@ def evaluate_public(config: CommunicationTraining) -> dict[str, Metrics]:
             part.append(public_exchanges([rows[i] for i in chosen]))
     train, validation, test = parts
     weights = train_communication(train, validation, config)
-    model = CommunicationModel("public/communication/1", weights, MeasuredExchanges(COUNTS, ()))
+    sizes = np.concatenate([exchanged_bytes(group.widths, group.batch_sizes).ravel() for group in train])
+    covered = (int(sizes.min()), int(sizes.max()))
+    measured = MeasuredExchanges(COUNTS, (), (BATCH_SIZE, BATCH_SIZE), covered)
+    model = CommunicationModel("public/communication/1", weights, measured)
     return evaluate_communication(model, test)
 
 

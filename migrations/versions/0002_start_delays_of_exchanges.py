@@ -34,18 +34,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forward is wait and transfer together again; when each rank started is forgotten."""
+    """Forward is the transfer, as of ranks that start together; when each rank started is forgotten."""
     _drop_checks("one_entry_a_rank", *(f"{column}_finite" for column in _NEW))
     _add_columns("forward_ms")
-    op.execute(
-        """
-        UPDATE communication_measurements SET forward_ms = ARRAY(
-            SELECT wait + transfer
-            FROM unnest(forward_wait_ms, forward_transfer_ms) WITH ORDINALITY AS parts (wait, transfer, place)
-            ORDER BY place
-        )
-        """
-    )
+    op.execute("UPDATE communication_measurements SET forward_ms = forward_transfer_ms")
     _require("forward_ms")
     for column in _NEW:
         op.drop_column(_TABLE, column)

@@ -1,8 +1,7 @@
 """``shardwright profile``: measuring campaigns."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.common import DataDir, OptionalHardware, fail, progress_bar, settings_with
+from service.domain.errors import MeasurementRefused
 from service.domain.tables import DataType, Optimizer
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as ProgressBar
+
     from service.domain.ports import MeasurementStore
     from service.profiling.campaign import Campaign, CampaignSettings, Progress
 
@@ -49,8 +51,9 @@ def profile(
 ) -> None:
     """Measure the collectives and the operator on this machine, in this order; run it alone.
 
-    Combinations are stored one by one as they are made, exchanges fifty at a time: stop with Ctrl-C and run the same
-    command again to go on. More ranks than cores are measured all the same and marked as oversubscribed.
+    Combinations are stored one by one as they are made, exchanges fifty at a time, the numbers of ranks in turn: stop
+    with Ctrl-C and run the same command again to go on. More ranks than cores are measured all the same and marked as
+    oversubscribed. Where exchanges are refused, the rest is measured, and the exit code is 1.
     """
     from service import wiring
     from service.profiling.campaign import Campaign, CampaignSettings
@@ -60,21 +63,24 @@ def profile(
 
     if hardware is None:
         if device != "cpu":
-            fail(f"shardwright: --hardware: name what {device} is, for example --hardware a100")
+            fail(f"shardwright: --hardware: name what {device} is, for example --hardware a100-80")
         hardware = "cpu-fbgemm"
     ends = time.monotonic() + minutes * 60
     settings = CampaignSettings(hardware, seed, optimizer, data_type, int(memory_gib * 2**30))
     campaign = Campaign(read_pool(tables) if tables else generated_pool(), settings)
+    whole = True
     with wiring.database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         store = MeasurementRepository(engine)
         try:
             if kind is not Kind.COMPUTE:
-                _measure_exchanges(store, settings, ranks, device, exchanges, ends)
+                whole = _measure_exchanges(store, settings, ranks, device, exchanges, ends)
             if kind is not Kind.COMMUNICATION:
                 _measure_combinations(store, campaign, device, samples, ends)
         except KeyboardInterrupt:
             typer.echo("stopped: what was measured is stored, the same command goes on from here", err=True)
+    if not whole:
+        raise typer.Exit(1)
 
 
 def _measure_exchanges(
@@ -84,18 +90,30 @@ def _measure_exchanges(
     device: str,
     samples: int,
     ends: float,
-) -> None:
-    """A campaign for each number of ranks; ``ends`` is on the monotonic clock."""
-    from service.profiling.comm_campaign import CommunicationCampaign, default_ranks
+) -> bool:
+    """A campaign for each number of ranks, in turn; ``ends`` is on the monotonic clock. False where one was refused."""
+    from service.profiling.comm_campaign import CommunicationCampaign, default_ranks, in_turn
 
     numbers = ranks or default_ranks(device)
     if not numbers:
         typer.echo("no exchange is measured: that takes two GPUs", err=True)
-    for number in numbers:
-        campaign = CommunicationCampaign(settings.hardware, number, settings.seed)
-        with _reporting(f"exchanges of {campaign.name}", samples) as report:
-            done = campaign.run(store, samples, device, ends - time.monotonic(), report)
-        typer.echo(f"{campaign.name}: {done.measured} measured, {done.stored} stored before")
+    campaigns = [CommunicationCampaign(settings.hardware, number, settings.seed) for number in numbers]
+    done: dict[str, Progress] = {}
+    refusals: list[str] = []
+    with progress_bar() as bar:
+        report = {c.name: _report(bar, f"exchanges of {c.name}", samples) for c in campaigns}
+        runs = {c.name: c.runs(store, samples, device, ends - time.monotonic()) for c in campaigns}
+        for name, reached in in_turn(runs):
+            if isinstance(reached, MeasurementRefused):
+                refusals.append(reached.detail)
+            else:
+                done[name] = reached
+                report[name](reached)
+    for name, progress in done.items():
+        typer.echo(f"{name}: {progress.measured} measured, {progress.stored} stored before")
+    for detail in refusals:
+        typer.echo(f"shardwright: {detail}", err=True)
+    return not refusals
 
 
 def _measure_combinations(
@@ -104,18 +122,13 @@ def _measure_combinations(
     from service.profiling.compute_bench import BenchSettings, ComputeBench
 
     bench = ComputeBench(BenchSettings(device=device, memory_bytes=campaign.settings.memory_bytes))
-    with _reporting(f"combinations of {campaign.name}", samples) as report:
+    with progress_bar() as bar:
+        report = _report(bar, f"combinations of {campaign.name}", samples)
         done = campaign.run(bench, store, samples, ends - time.monotonic(), report)
     typer.echo(f"{campaign.name}: {done.measured} measured, {done.stored} stored before, {done.refused} refused")
 
 
-@contextmanager
-def _reporting(what: str, total: int) -> Iterator[Callable[["Progress"], None]]:
-    """A progress bar, moved by what the context gives."""
-    with progress_bar() as bar:
-        task = bar.add_task(what, total=total)
-
-        def report(progress: "Progress") -> None:
-            bar.update(task, completed=progress.stored + progress.measured + progress.refused)
-
-        yield report
+def _report(bar: "ProgressBar", what: str, total: int) -> Callable[["Progress"], None]:
+    """Moves a line of its own on the bar."""
+    task = bar.add_task(what, total=total)
+    return lambda progress: bar.update(task, completed=progress.stored + progress.measured + progress.refused)

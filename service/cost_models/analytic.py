@@ -13,10 +13,11 @@ import numpy as np
 
 from service.cost_models.assumptions import reuse_assumptions
 from service.cost_models.communication import exchanged_bytes
-from service.cost_models.data_sheets import ASSUMED, DataSheet, Link
+from service.cost_models.data_sheets import ASSUMED, DataSheet
 from service.domain.id_counts import BIN_HIGH, BIN_LOW
+from service.domain.memory import optimizer_bytes
 from service.domain.plan import content_hash
-from service.domain.ports import Embeddings, Floats
+from service.domain.ports import BACKWARD, Embeddings, Floats
 from service.domain.reuse import ReuseProfile, reuse_profile
 from service.domain.tables import HISTOGRAM_BINS, Optimizer, Table
 
@@ -92,12 +93,19 @@ class AnalyticCompute:
             f"{sheet.hardware}` and `shardwright train compute --hardware {sheet.hardware}` put measured ones in "
             "their place"
         ]
-        if optimizer is not Optimizer.SGD:
+        if optimizer is not Optimizer.SGD and tables:
+            share = self._state_share(tables, batch_size, optimizer)
             said.append(
-                f"compute is priced with the memory traffic of sgd: that of the state of {optimizer.value} is not in "
-                "the times, its memory is counted in full"
+                f"compute is priced with the memory traffic of sgd: that of the state of {optimizer.value} would add "
+                f"about {share:.0%} to backward and is not in the times; its memory is counted in full"
             )
         return [*said, *reuse_assumptions(tables, batch_size)]
+
+    def _state_share(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> float:
+        """What reading and writing the optimizer's state would take, as a share of backward, all on one device."""
+        backward = self.head(self.encode(tables, batch_size).sum(axis=0))[BACKWARD]
+        state = sum(_state_traffic(table, batch_size, optimizer) for table in tables)
+        return float(state / self._bytes_per_ms / backward)
 
     def _traffic(self, first: Floats, again: Floats) -> Floats:
         """Bytes that reads cost, a hit in the cache at its share of a byte from memory; two [..., K] -> [...].
@@ -120,8 +128,7 @@ class AnalyticCommunication:
     def __init__(self, version: str, sheet: DataSheet) -> None:
         self._version = version
         self._sheet = sheet
-        share = ASSUMED.nvlink_share if sheet.link is Link.NVLINK else ASSUMED.pcie_share
-        self._bytes_per_ms = sheet.link_gb_s.value * _GB_PER_S * share
+        self._bytes_per_ms = sheet.link_gb_s.value * _GB_PER_S * sheet.exchange_share.value
 
     @property
     def version(self) -> str:
@@ -136,8 +143,9 @@ class AnalyticCommunication:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return self._exchange(widths, batch_size)
 
-    def assumptions(self, devices: int) -> list[str]:
+    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
         """That nothing was measured and what changes that, and what is taken for granted of many devices."""
+        devices = len(widths)
         if devices == 1:
             return []
         sheet = self._sheet
@@ -146,6 +154,8 @@ class AnalyticCommunication:
             f"bandwidth of the data sheet; `shardwright profile --device cuda --hardware {sheet.hardware}` and "
             f"`shardwright train communication --hardware {sheet.hardware}` put measured ones in their place"
         ]
+        if sheet.exchange_note:
+            said.append(f"exchanges of {sheet.hardware} {sheet.exchange_note}")
         if devices > ASSUMED.domain:
             said.append(
                 f"all {devices} devices are taken to reach each other over {sheet.link.value}, as the "
@@ -171,6 +181,7 @@ def fingerprint(sheet: DataSheet) -> str:
         "l2_mib": sheet.l2_mib.value,
         "link": sheet.link.value,
         "link_gb_s": sheet.link_gb_s.value,
+        "exchange_share": sheet.exchange_share.value,
     }
     return content_hash({"version": ANALYTIC_VERSION, "peaks": peaks, "assumed": asdict(ASSUMED)})
 
@@ -191,6 +202,12 @@ def _quantities(table: Table, batch_size: int) -> Floats:
     work[ROWS_FIRST] = profile.distinct * profile.fractions * row
     work[ROWS_AGAIN] = _repeats(profile) * row
     return work
+
+
+def _state_traffic(table: Table, batch_size: int, optimizer: Optimizer) -> float:
+    """Bytes of optimizer state that a step reads and writes: that of each row touched, once."""
+    row = optimizer_bytes(table, optimizer) // table.num_embeddings
+    return 2 * reuse_profile(table, batch_size).distinct * _whole_sectors(row)
 
 
 def _repeats(profile: ReuseProfile) -> Floats:

@@ -1,11 +1,14 @@
-"""Sentences that every compute cost model says of the same input."""
+"""Sentences that are said of the same input whatever the cost model."""
 
 from collections.abc import Sequence
 
+from service.cost_models.data_sheets import DATA_SHEETS
 from service.domain.reuse import ReuseBasis, reuse_profile
 from service.domain.tables import Table
+from service.domain.topology import Topology
 
 _NAMED = 5
+_GB = 10**9
 
 
 def reuse_assumptions(tables: Sequence[Table], batch_size: int) -> list[str]:
@@ -19,6 +22,17 @@ def reuse_assumptions(tables: Sequence[Table], batch_size: int) -> list[str]:
     if names := by_basis.get(ReuseBasis.EXTRAPOLATED):
         said.append(f"reuse_histogram of {listed(names)} extrapolated from a smaller batch to {batch_size}")
     return said
+
+
+def memory_assumptions(topology: Topology) -> list[str]:
+    """That a device is taken to have more memory than its data sheet prints, where it is."""
+    sheet, most = DATA_SHEETS.get(topology.hardware), max(topology.memory_bytes, default=0)
+    if sheet is None or most <= sheet.memory_gb.value * _GB:
+        return []
+    return [
+        f"memory_bytes is up to {most} ({most / _GB:.1f} GB), but the data sheet of the {sheet.product} has "
+        f"{sheet.memory_gb.value:g} GB: a plan that fills it does not fit such a device"
+    ]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -55,10 +55,14 @@ class MeasuredExchanges:
     Attributes:
         ranks: numbers of devices that exchanged, ascending.
         oversubscribed: those of them that were more than there were cores to run them.
+        batch_sizes: smallest and largest global batch.
+        device_bytes: fewest and most bytes of a device's part of an exchange.
     """
 
     ranks: tuple[int, ...]
     oversubscribed: tuple[int, ...]
+    batch_sizes: tuple[int, int]
+    device_bytes: tuple[int, int]
 
 
 class CommunicationModel:
@@ -89,17 +93,12 @@ class CommunicationModel:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return self._price(widths, batch_size, BACKWARD)
 
-    def assumptions(self, devices: int) -> list[str]:
-        """What the prices rest on for this many devices."""
+    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
+        """What the prices of an exchange of these widths, [D], rest on besides the request."""
+        devices = len(widths)
         if devices == 1:
             return []
-        measured = self._measured
-        if devices not in measured.ranks:
-            known = ", ".join(map(str, measured.ranks))
-            return [f"exchanges were measured on {known} devices: those of {devices} are extrapolated"]
-        if devices in measured.oversubscribed:
-            return [f"exchanges of {devices} devices were measured on fewer cores, which they shared"]
-        return []
+        return [*_unmeasured(self._measured, devices), *_beyond(self._measured, widths, batch_size)]
 
     def _price(self, widths: Floats, batch_size: int, output: int) -> Floats:
         if widths.shape[-1] == 1:
@@ -115,6 +114,35 @@ class CommunicationModel:
         mixed = np.maximum(hidden @ w["own.weight"].T + others + w["own.bias"], 0)
         raw = mixed @ w["out.weight"][output] + w["out.bias"][output]
         return np.asarray(base * np.exp(CORRECTION_LIMIT * np.tanh(raw / CORRECTION_LIMIT)))
+
+
+def _unmeasured(measured: MeasuredExchanges, devices: int) -> list[str]:
+    shared = ", ".join(map(str, measured.oversubscribed))
+    if devices in measured.oversubscribed:
+        return [f"exchanges of {devices} devices were measured on fewer cores, which they shared"]
+    if devices in measured.ranks:
+        return []
+    known = ", ".join(map(str, measured.ranks))
+    cores = f", of which {shared} on fewer cores, which they shared" if shared else ""
+    return [f"exchanges were measured on {known} devices{cores}: those of {devices} are extrapolated"]
+
+
+def _beyond(measured: MeasuredExchanges, widths: Floats, batch_size: int) -> list[str]:
+    said = []
+    least, most = measured.batch_sizes
+    if not least <= batch_size <= most:
+        said.append(
+            f"exchanges were measured with a global_batch_size of {least} to {most}: those of {batch_size} are "
+            "extrapolated"
+        )
+    sizes = exchanged_bytes(widths, batch_size)
+    fewest, most = measured.device_bytes
+    if sizes.min() < fewest or sizes.max() > most:
+        said.append(
+            f"exchanges were measured with {fewest} to {most} bytes a device: {sizes.min():.0f} to {sizes.max():.0f} "
+            "are extrapolated"
+        )
+    return said
 
 
 def exchanged_bytes(widths: Floats, batch_size: int | Floats) -> Floats:

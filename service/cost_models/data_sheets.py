@@ -30,11 +30,14 @@ class DataSheet:
     Attributes:
         hardware: its name in requests.
         product: the variant that the figures belong to.
-        memory_gb: device memory, GB (10^9 bytes).
+        memory_gb: device memory in GB as it is printed. Taken as 10^9 bytes, which every card has: nvidia-smi shows
+            somewhat more (85.5 of 10^9 on an H100 of 80 GB; modal-client, pull request 2797).
         memory_gb_s: peak bandwidth of the device memory, GB/s.
         l2_mib: L2 cache, MiB (2^20 bytes).
         link: what its collectives run over.
         link_gb_s: peak of one GPU's links together, GB/s in each direction; data sheets print the sum of both.
+        exchange_share: share of that peak that an all-to-all between the GPUs of a host reaches.
+        exchange_note: what a user must know of that share: the predicate of a sentence about the exchanges.
     """
 
     hardware: str
@@ -44,6 +47,8 @@ class DataSheet:
     l2_mib: Figure
     link: Link
     link_gb_s: Figure
+    exchange_share: Figure
+    exchange_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,6 @@ class Assumed:
         launch_ms: time of a launch where the GPU waits for it, 5 microseconds. Assumed.
         exchange_latency_ms: all-to-all of a few bytes: 10.5 microseconds by nccl-tests on 8 H20 over NVLink (DeepEP,
             issue 303), and taken for PCIe too.
-        nvlink_share: share of a link's peak that collectives reach: NCCL's own figures (src/graph/topo.h) are 20.0 of
-            25 GB/s a link for V100 and A100, 20.6 of 25 for H100 and 40.1 of 50 for B200.
-        pcie_share: the same for PCIe: NCCL's figure is 12 of 15.75 GB/s for Gen3 x16.
         domain: GPUs that share such links: those of an HGX board. Larger NVLink domains are not assumed.
     """
 
@@ -88,8 +90,6 @@ class Assumed:
     backward_kernels: int = 15
     launch_ms: float = 0.005
     exchange_latency_ms: float = 0.0105
-    nvlink_share: float = 0.8
-    pcie_share: float = 0.76
     domain: int = 8
 
 
@@ -127,6 +127,20 @@ _L4_PAPER = (
     "nvidia-ada-gpu-architecture.pdf"
 )
 
+_SWITCHED = Figure(
+    0.8,
+    "NCCL counts with 20.0 of 25 GB/s a link for V100 and A100, 20.6 of 25 for H100 and 40.1 of 50 for B200: "
+    "https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h",
+)
+_CUBE_MESH = Figure(
+    _SWITCHED.value * 7 / 16,
+    "six links join the two halves of a DGX-1 (topology: https://github.com/NVIDIA/nccl/issues/671), and over these "
+    "six links 16 messages pass in each direction while every GPU sends 7 over its own six; no routing does better",
+)
+_HOST_MEMORY = Figure(
+    18 / 32, "18 GB/s on 4 RTX 4090, PCIe Gen4 x16, without peer-to-peer: https://github.com/NVIDIA/nccl/issues/1603"
+)
+
 _SHEETS = (
     DataSheet(
         hardware="v100",
@@ -136,6 +150,12 @@ _SHEETS = (
         l2_mib=Figure(6, _V100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(150, f"300 GB/s both ways: {_V100_SHEET}"),
+        exchange_share=_CUBE_MESH,
+        exchange_note=(
+            "are priced as between the 8 GPUs of a DGX-1, which has no switch and where a pair has two of a GPU's six "
+            "links, one or none: two devices with one link have two fifths of that speed, those of a host with a "
+            "switch (DGX-2) 2.3 times that speed"
+        ),
     ),
     DataSheet(
         hardware="a100-40",
@@ -145,6 +165,7 @@ _SHEETS = (
         l2_mib=Figure(40, _A100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(300, f"600 GB/s both ways: {_A100_PAPER}"),
+        exchange_share=_SWITCHED,
     ),
     DataSheet(
         hardware="a100-80",
@@ -154,6 +175,7 @@ _SHEETS = (
         l2_mib=Figure(40, _A100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(300, f"600 GB/s both ways: {_A100_SHEET}"),
+        exchange_share=_SWITCHED,
     ),
     DataSheet(
         hardware="h100",
@@ -163,6 +185,7 @@ _SHEETS = (
         l2_mib=Figure(50, _H100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(450, f"900 GB/s both ways: {_H100_SHEET}"),
+        exchange_share=_SWITCHED,
     ),
     DataSheet(
         hardware="h200",
@@ -172,6 +195,7 @@ _SHEETS = (
         l2_mib=Figure(60, _H200_L2),
         link=Link.NVLINK,
         link_gb_s=Figure(450, f"900 GB/s both ways: {_H200_SHEET}"),
+        exchange_share=_SWITCHED,
     ),
     DataSheet(
         hardware="b200",
@@ -181,6 +205,7 @@ _SHEETS = (
         l2_mib=Figure(126, _B200_GUIDE),
         link=Link.NVLINK,
         link_gb_s=Figure(900, f"14.4 TB/s, both ways: {_B200_SHEET}"),
+        exchange_share=_SWITCHED,
     ),
     DataSheet(
         hardware="l4",
@@ -190,6 +215,11 @@ _SHEETS = (
         l2_mib=Figure(48, _L4_PAPER),
         link=Link.PCIE,
         link_gb_s=Figure(32, f"PCIe Gen4 x16, 64 GB/s both ways: {_L4_SHEET}"),
+        exchange_share=_HOST_MEMORY,
+        exchange_note=(
+            "are priced as through the memory of the host, at 18 of 32 GB/s as on 4 RTX 4090 with the same links "
+            "(NVIDIA/nccl, issue 1603): peer-to-peer had a ninth of that speed there"
+        ),
     ),
 )
 

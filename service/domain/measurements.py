@@ -1,10 +1,10 @@
 """What the profiler measured: values that storage keeps and training reads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from service.domain.plan import content_hash
 from service.domain.tables import DataType, Optimizer, PoolingMode, ReuseHistogram, Table
@@ -101,6 +101,15 @@ class CommunicationMeasurement:
         return _part(content_hash({"ranks": ranks, "batch_size": self.batch_size}))
 
 
+Kind = TypeVar("Kind", ComputeMeasurement, CommunicationMeasurement)
+
+
+def newest_bench(measurements: Sequence[Kind]) -> list[Kind]:
+    """Those of the newest version of the bench among them: times of different versions must not be mixed."""
+    newest = max((_bench(m.environment) for m in measurements), default=0)
+    return [m for m in measurements if _bench(m.environment) == newest]
+
+
 def configuration_content(table: Table) -> dict[str, object]:
     """What identifies a table's configuration apart from its name and dim, as JSON-like content."""
     histogram = table.reuse_histogram
@@ -137,6 +146,11 @@ def combination_fingerprint(tables: tuple[Table, ...], batch_size: int, optimize
     """Hash of a combination that ignores names and order; 32 hex digits."""
     members = sorted(content_hash(configuration_content(t) | {"embedding_dim": t.embedding_dim}) for t in tables)
     return content_hash({"tables": members, "batch_size": batch_size, "optimizer": optimizer.value})
+
+
+def _bench(environment: Mapping[str, str]) -> int:
+    # The first exchanges were stored without their version.
+    return int(environment.get("bench", "1"))
 
 
 def _part(fingerprint: str) -> Split:

@@ -54,8 +54,8 @@ class CommunicationCostModel(Protocol):
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; output widths of D devices [..., D] -> [..., D]."""
 
-    def assumptions(self, devices: int) -> list[str]:
-        """Sentences that say what the model had to assume about this many devices."""
+    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
+        """Sentences that say what the model had to assume about exchanges of D devices of these widths, [D]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Measuring campaigns of the collectives: which exchanges are drawn, and the loop that measures and stores them."""
 
-import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -11,12 +11,14 @@ from math import inf
 import numpy as np
 import torch
 
+from service.domain.errors import MeasurementRefused
 from service.domain.measurements import CommunicationMeasurement
 from service.domain.plan import content_hash
 from service.domain.ports import MeasurementStore
 from service.profiling.campaign import BATCH_SIZES, Progress
 from service.profiling.comm_bench import BENCH_VERSION, Exchange, ExchangeTiming, measure_exchanges
 from service.profiling.compute_bench import device_name
+from service.profiling.host import usable_cores
 
 REPEATS = 9
 IN_ONE_RUN = 50
@@ -32,6 +34,9 @@ _WITHOUT_TABLES_SHARE = 0.1
 _TOGETHER_SHARE = 1 / 3
 _LEAST_SKEW_MS = 1.0
 
+MOST_RANKS = _BUFFERS_BYTES // (2 * 4 * _WIDTHS[0] * max(BATCH_SIZES))
+"""With more, the two buffers of a rank would not hold the narrowest widths of the largest batch."""
+
 Bench = Callable[[Sequence[Exchange]], list[ExchangeTiming]]
 
 
@@ -45,7 +50,7 @@ def default_ranks(device: str) -> tuple[int, ...]:
 
 def exchange_environment(ranks: int, device: str) -> dict[str, str]:
     """Versions and names that an exchange depends on; ``oversubscribed`` where ranks outnumber the cores."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     found = {
         "torch": torch.__version__,
         "bench": str(BENCH_VERSION),
@@ -69,9 +74,14 @@ class CommunicationCampaign:
         hardware: name that the measurements are stored under.
         ranks: processes that exchange.
         seed: seed of the draws.
+
+    Raises:
+        MeasurementRefused: so many ranks could not hold their parts of every exchange in memory.
     """
 
     def __init__(self, hardware: str, ranks: int, seed: int) -> None:
+        if ranks > MOST_RANKS:
+            raise MeasurementRefused(f"{ranks} ranks do not fit on one host: give at most {MOST_RANKS}")
         self.hardware = hardware
         self.ranks = ranks
         self.seed = seed
@@ -85,15 +95,14 @@ class CommunicationCampaign:
         batch_size = int(rng.choice(sizes, p=weights))
         return Exchange(self._widths(rng, batch_size), batch_size, self._start_delays_ms(rng))
 
-    def run(
+    def runs(
         self,
         store: MeasurementStore,
         samples: int,
         device: str = "cpu",
         budget_s: float = inf,
-        report: Callable[[Progress], None] = lambda progress: None,
         bench: Bench | None = None,
-    ) -> Progress:
+    ) -> Iterator[Progress]:
         """Measures positions 0 .. ``samples`` that the store lacks, ``IN_ONE_RUN`` at a time, each run then stored.
 
         Stops after ``budget_s`` seconds, once the run in hand is done; a KeyboardInterrupt loses only that run.
@@ -103,8 +112,10 @@ class CommunicationCampaign:
             samples: exchanges to have in the end.
             device: ``cpu`` or ``cuda``.
             budget_s: seconds after which no run is begun.
-            report: is told the progress after each run.
             bench: measures the exchanges of a run; ``measure_exchanges`` on the device by default.
+
+        Yields:
+            The progress before the first run, and after each.
 
         Raises:
             MeasurementRefused: a rank failed; what was measured before this run is stored.
@@ -115,20 +126,23 @@ class CommunicationCampaign:
         missing = [index for index in range(samples) if index not in stored]
         progress = Progress(measured=0, refused=0, stored=len(stored))
         started = time.monotonic()
+        yield progress
         for first in range(0, len(missing), IN_ONE_RUN):
             if time.monotonic() - started > budget_s:
                 break
-            chosen = missing[first : first + IN_ONE_RUN]
-            for measurement in self._measured(bench, chosen, environment):
-                store.add_communication(measurement)
-            progress = Progress(first + len(chosen), 0, len(stored))
-            report(progress)
-        return progress
+            made = self._measured(bench, missing[first : first + IN_ONE_RUN], environment)
+            added = sum(store.add_communication(measurement) for measurement in made)
+            progress = replace(progress, measured=progress.measured + added)
+            yield progress
 
     def _measured(
         self, bench: Bench, indices: Sequence[int], environment: dict[str, str]
     ) -> list[CommunicationMeasurement]:
         exchanges = [self.exchange(index) for index in indices]
+        began = datetime.now(UTC)
+        timings = bench(exchanges)
+        # Measured together, repeat by repeat: each gets its share of the time.
+        share = (datetime.now(UTC) - began) / len(indices)
         return [
             CommunicationMeasurement(
                 campaign=self.name,
@@ -142,9 +156,9 @@ class CommunicationCampaign:
                 backward_ms=timing.backward_ms,
                 repeats=REPEATS,
                 environment=environment,
-                measured_at=datetime.now(UTC),
+                measured_at=began + place * share,
             )
-            for index, exchange, timing in zip(indices, exchanges, bench(exchanges), strict=True)
+            for place, (index, exchange, timing) in enumerate(zip(indices, exchanges, timings, strict=True), 1)
         ]
 
     def _widths(self, rng: np.random.Generator, batch_size: int) -> tuple[int, ...]:
@@ -174,6 +188,24 @@ class CommunicationCampaign:
             "seed": self.seed,
         }
         return f"{self.hardware}-exchange-{self.ranks}-{content_hash(content)[:12]}"
+
+
+def in_turn(campaigns: Mapping[str, Iterator[Progress]]) -> Iterator[tuple[str, Progress | MeasurementRefused]]:
+    """The ``runs`` of several campaigns, one of each in turn, so that no number of ranks takes all of the time.
+
+    A campaign that is refused yields the refusal last, and the others go on.
+    """
+    going = dict(campaigns)
+    while going:
+        for name, runs in list(going.items()):
+            try:
+                reached: Progress | MeasurementRefused | None = next(runs, None)
+            except MeasurementRefused as refused:
+                reached = refused
+            if not isinstance(reached, Progress):
+                del going[name]
+            if reached is not None:
+                yield name, reached
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:

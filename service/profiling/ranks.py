@@ -3,7 +3,9 @@
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ Answer = TypeVar("Answer")
 _SPAWN = multiprocessing.get_context("spawn")
 _PR_SET_PDEATHSIG = 1
 _SETTLE_S = 1.0
+_GLANCE_S = 0.02
+_TASK = "task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,16 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
-    """In place of the answer of a rank that ended without one."""
+    """In place of the answer of a rank whose connection closed before it gave one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
+    """A rank; ``said`` becomes readable once its answer lies in the folder, or when it ends."""
+
     number: int
     process: BaseProcess
-    answer: Connection
+    said: Connection
 
 
 def run_ranks(task: Callable[[int], Answer], ranks: int, time_limit_s: float) -> list[Answer]:
@@ -50,7 +56,7 @@ def run_ranks(task: Callable[[int], Answer], ranks: int, time_limit_s: float) ->
     this returns or raises, also those that are stopped, and they end with this process should it be killed.
 
     Args:
-        task: picklable, with a picklable answer of at most some ten kilobytes.
+        task: picklable, with a picklable answer; both pass through files, so that neither fills a pipe.
         ranks: number of processes.
         time_limit_s: the longest that starting them and the task may take, seconds.
 
@@ -59,36 +65,53 @@ def run_ranks(task: Callable[[int], Answer], ranks: int, time_limit_s: float) ->
             rank at fault, where it is one.
     """
     deadline = time.monotonic() + time_limit_s
-    with _started(task, ranks) as running:
-        answers: dict[int, Any] = {}
-        while waiting := {rank.answer: rank for rank in running if rank.number not in answers}:
-            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
-            for answer, rank in waiting.items():
-                if answer in ready:
-                    answers[rank.number] = _received(answer)
-            if not ready or _failed(answers):
-                raise _refusal(running, answers, time_limit_s)
-        return [answers[rank.number] for rank in running]
+    with tempfile.TemporaryDirectory(prefix="shardwright-ranks-") as name:
+        folder = Path(name)
+        with _started(task, ranks, folder) as running:
+            answers: dict[int, Any] = {}
+            while waiting := {rank.said: rank for rank in running if rank.number not in answers}:
+                ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+                for said, rank in waiting.items():
+                    if said in ready:
+                        answers[rank.number] = _received(rank, folder)
+                if not ready or _failed(answers):
+                    raise _refusal(running, answers, time_limit_s)
+            return [answers[rank.number] for rank in running]
 
 
 @contextmanager
-def _started(task: Callable[[int], Any], ranks: int) -> Iterator[list[_Rank]]:
+def _started(task: Callable[[int], Any], ranks: int, folder: Path) -> Iterator[list[_Rank]]:
     """The ranks, running; on leaving they are ended by SIGKILL, as a SIGTERM waits for one that is stopped to go on."""
     running: list[_Rank] = []
     try:
+        _start_all(task, ranks, folder, running)
+        yield running
+    finally:
+        # One whose start was interrupted or failed has no process.
+        begun = [rank for rank in running if rank.process.pid is not None]
+        for rank in begun:
+            rank.process.kill()
+        for rank in begun:
+            rank.process.join()
+        for rank in running:
+            rank.process.close()
+            rank.said.close()
+
+
+def _start_all(task: Callable[[int], Any], ranks: int, folder: Path, running: list[_Rank]) -> None:
+    number = 0
+    try:
+        (folder / _TASK).write_bytes(pickle.dumps(task))
         # Its start unblocks the signals that the ranks are to inherit blocked.
         resource_tracker.ensure_running()
         with _interrupts_blocked():
             for number in range(ranks):
-                running.append(_start(task, number))
-        yield running
-    finally:
-        for rank in running:
-            rank.process.kill()
-        for rank in running:
-            rank.process.join()
-            rank.process.close()
-            rank.answer.close()
+                _start(folder, number, running)
+    except OSError as error:
+        raise MeasurementRefused(
+            f"rank {number} of {ranks} (numbered from 0) could not be started ({error}): measure fewer ranks",
+            rank=number,
+        ) from error
 
 
 @contextmanager
@@ -101,29 +124,24 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start(task: Callable[[int], Any], number: int) -> _Rank:
+def _start(folder: Path, number: int, running: list[_Rank]) -> None:
+    """Starts a rank that is among the running before it is: an interrupt leaves none that nobody ends."""
     receiver, sender = _SPAWN.Pipe(duplex=False)
-    process = _SPAWN.Process(target=_serve, args=(task, number, sender), daemon=True)
-    try:
+    process = _SPAWN.Process(target=_serve, args=(folder, number, sender), daemon=True)
+    running.append(_Rank(number, process, receiver))
+    with sender:
         process.start()
-    except OSError as error:
-        receiver.close()
-        raise MeasurementRefused(
-            f"rank {number} could not be started ({error}): measure fewer ranks", rank=number
-        ) from error
-    finally:
-        sender.close()
-    return _Rank(number, process, receiver)
 
 
-def _serve(task: Callable[[int], Any], number: int, answers: Connection) -> None:
+def _serve(folder: Path, number: int, done: Connection) -> None:
     """A rank's life: answers, then waits to be ended."""
     _end_with_parent()
     try:
-        answer = task(number)
+        answer = pickle.dumps(_read(folder / _TASK)(number))
     except Exception as error:
-        answer = _Failure(time.perf_counter(), _one_line(error))
-    answers.send(answer)
+        answer = pickle.dumps(_Failure(time.perf_counter(), _one_line(error)))
+    _answer_file(folder, number).write_bytes(answer)
+    done.send(None)
     while True:
         signal.pause()
 
@@ -138,11 +156,21 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _received(answer: Connection) -> Any:
+def _answer_file(folder: Path, number: int) -> Path:
+    return folder / f"answer-{number}"
+
+
+def _received(rank: _Rank, folder: Path) -> Any:
     try:
-        return answer.recv()
+        rank.said.recv()
     except (EOFError, OSError):
         return _Silence()
+    return _read(_answer_file(folder, rank.number))
+
+
+def _read(path: Path) -> Any:
+    # Written by this process or a rank of its own, into a folder that no other user can write to.
+    return pickle.loads(path.read_bytes())  # noqa: S301
 
 
 def _failed(answers: Mapping[int, Any]) -> bool:
@@ -157,16 +185,19 @@ def _refusal(ranks: Sequence[_Rank], answers: Mapping[int, Any], time_limit_s: f
     stopped = next((rank for rank in ranks if _is_stopped(rank.process.pid)), None)
     if stopped:
         return _said(stopped, len(ranks), "is stopped (SIGSTOP, or a debugger): see why, and measure again")
+    silent = next((rank for rank in ranks if isinstance(answers.get(rank.number), _Silence)), None)
+    if silent:
+        return _said(silent, len(ranks), "closed its connection and gave no answer: measure again")
     failures = {number: answer for number, answer in answers.items() if isinstance(answer, _Failure)}
     if failures:
         first = min(failures, key=lambda number: failures[number].at)
         said = f"failed with {failures[first].text}: measure again, with fewer ranks or less at once if memory ran out"
         return _said(ranks[first], len(ranks), said)
-    silent = [rank.number for rank in ranks if rank.number not in answers]
+    late = [rank.number for rank in ranks if rank.number not in answers]
     return MeasurementRefused(
-        f"of {len(ranks)} ranks, {', '.join(map(str, silent))} did not finish within {time_limit_s:g} s: "
+        f"of {len(ranks)} ranks, {', '.join(map(str, late))} did not finish within {time_limit_s:g} s: "
         "leave the machine to them, allow more time, or measure less at once",
-        ranks=silent,
+        ranks=late,
     )
 
 
@@ -176,11 +207,13 @@ def _said(rank: _Rank, ranks: int, what: str) -> MeasurementRefused:
 
 def _ended(ranks: Sequence[_Rank], patience_s: float) -> _Rank | None:
     """The first rank that has ended, after a moment in which an end that is under way becomes visible."""
-    closed = wait([rank.process.sentinel for rank in ranks], patience_s)
-    ending = [rank for rank in ranks if rank.process.sentinel in closed]
-    for rank in ending:
-        rank.process.join(patience_s)
-    return next((rank for rank in ending if rank.process.exitcode is not None), None)
+    until = time.monotonic() + patience_s
+    while True:
+        # Not by the sentinel: that closes before the end, and joining would wait for that without limit.
+        ended = next((rank for rank in ranks if rank.process.exitcode is not None), None)
+        if ended or time.monotonic() >= until:
+            return ended
+        time.sleep(_GLANCE_S)
 
 
 def _ending(exit_code: int) -> str:

@@ -87,8 +87,9 @@ class ModelStore:
 
     def hardware(self) -> list[str]:
         """Hardware that has a compute and a communication version, trained or analytic; sorted."""
-        names = {*self._children(self._root), *self._sheets}
-        return sorted(name for name in names if self.newest(name, COMPUTE) and self.newest(name, COMMUNICATION))
+        kept = {*self._children(self._root)} - {*self._sheets}
+        trained = (name for name in kept if self.latest(name, COMPUTE) and self.latest(name, COMMUNICATION))
+        return sorted({*self._sheets, *trained})
 
     def newest(self, hardware: str, model: str) -> Version | None:
         """The newest trained version of a model, else the analytic one, or None."""
@@ -136,7 +137,7 @@ class ModelStore:
             measured = MeasuredDomain(**{k: _tuple(v) for k, v in manifest["measured"].items()})
             features_version = int(manifest["features_version"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise DamagedArtifact(f"{version}: the manifest lacks what a compute model needs: {error}") from error
+            raise _of_another_release(version, error) from error
         return ComputeModel(str(version), weights, features_version, measured)
 
     def communication_model(self, version: Version) -> CommunicationModel:
@@ -145,7 +146,7 @@ class ModelStore:
         try:
             measured = MeasuredExchanges(**{k: _tuple(v) for k, v in manifest["measured"].items()})
         except (KeyError, TypeError, AttributeError) as error:
-            raise DamagedArtifact(f"{version}: the manifest lacks what a communication model needs: {error}") from error
+            raise _of_another_release(version, error) from error
         return CommunicationModel(str(version), weights, measured)
 
     def measurement_file(self, hardware: str) -> str:
@@ -260,6 +261,14 @@ class ModelStore:
 
     def _path(self, *parts: str) -> str:
         return posixpath.join(self._root, *parts)
+
+
+def _of_another_release(version: Version, error: Exception) -> DamagedArtifact:
+    """For a sound manifest that does not say what this code needs."""
+    return DamagedArtifact(
+        f"{version}: {_MANIFEST} is not what a {version.model} model of this release has ({error!r}): it was written "
+        f"by another one; train it again with `shardwright train {version.model} --hardware {version.hardware}`"
+    )
 
 
 def _refuse_constant(name: str) -> float:

@@ -14,6 +14,7 @@ from service.domain.errors import DamagedArtifact
 from service.domain.measurements import (
     CommunicationMeasurement,
     ComputeMeasurement,
+    Kind,
     configuration_content,
     configured_table,
 )
@@ -27,7 +28,7 @@ FORMAT = 2
 def write_measurements(
     path: str, compute: Sequence[ComputeMeasurement], communication: Sequence[CommunicationMeasurement]
 ) -> None:
-    """Writes measurements as gzipped JSON; every table configuration once, and the part of every combination.
+    """Writes measurements as gzipped JSON; every table configuration once, and the part of every measurement.
 
     Args:
         path: any fsspec location.
@@ -45,7 +46,7 @@ def write_measurements(
         return [position[key], table.embedding_dim]
 
     rows = [
-        {**_common(m), "tables": [member(t) for t in m.tables], "optimizer": m.optimizer.value, "split": m.split.value,
+        {**_common(m), "tables": [member(t) for t in m.tables], "optimizer": m.optimizer.value,
          "forward_ms": m.forward_ms, "backward_ms": m.backward_ms, "forward_spread": m.forward_spread,
          "backward_spread": m.backward_spread}
         for m in compute
@@ -77,9 +78,13 @@ def read_measurements(path: str) -> tuple[list[ComputeMeasurement], list[Communi
         with fsspec.open(path, "rb") as file:
             content = json.loads(gzip.decompress(file.read()))
         if content["format"] != FORMAT:
-            raise DamagedArtifact(f"{path}: format {content['format']} is not {FORMAT}, which this code reads")
+            raise DamagedArtifact(
+                f"{path}: format {content['format']} is not {FORMAT}, which this code reads: write it anew from the "
+                "database that holds its measurements, with `shardwright db export` of this release"
+            )
         tables = [configured_table(f"t{i}", c) for i, c in enumerate(content["configurations"])]
-        return [_compute(row, tables) for row in content["compute"]], [_exchange(r) for r in content["communication"]]
+        compute = [_in_its_part(_compute(row, tables), row) for row in content["compute"]]
+        return compute, [_in_its_part(_exchange(row), row) for row in content["communication"]]
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedArtifact(f"{path} cannot be read as measurements: {error!r}") from error
 
@@ -93,11 +98,12 @@ def _common(m: ComputeMeasurement | CommunicationMeasurement) -> dict[str, Any]:
         "repeats": m.repeats,
         "environment": dict(m.environment),
         "measured_at": m.measured_at.isoformat(),
+        "split": m.split.value,
     }
 
 
 def _compute(row: dict[str, Any], tables: Sequence[Table]) -> ComputeMeasurement:
-    found = ComputeMeasurement(
+    return ComputeMeasurement(
         tables=tuple(tables[i].sliced(dim) for i, dim in row["tables"]),
         optimizer=Optimizer(row["optimizer"]),
         forward_ms=row["forward_ms"],
@@ -106,9 +112,6 @@ def _compute(row: dict[str, Any], tables: Sequence[Table]) -> ComputeMeasurement
         backward_spread=row["backward_spread"],
         **_read_common(row),
     )
-    if found.split.value != row["split"]:
-        raise ValueError(f"{found.campaign} {found.index} is in part {row['split']}, its content says {found.split}")
-    return found
 
 
 def _exchange(row: dict[str, Any]) -> CommunicationMeasurement:
@@ -120,6 +123,12 @@ def _exchange(row: dict[str, Any]) -> CommunicationMeasurement:
         backward_ms=tuple(row["backward_ms"]),
         **_read_common(row),
     )
+
+
+def _in_its_part(found: Kind, row: dict[str, Any]) -> Kind:
+    if found.split.value != row["split"]:
+        raise ValueError(f"{found.campaign} {found.index} is in part {row['split']}, its content says {found.split}")
+    return found
 
 
 def _read_common(row: dict[str, Any]) -> dict[str, Any]:

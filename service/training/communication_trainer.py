@@ -89,6 +89,7 @@ def train_communication(
     """Trains one model on exchanges between any numbers of devices.
 
     The loss is the absolute error of logarithms: relative errors count, and outliers of a noisy machine do not rule.
+    Every exchange weighs the same, whatever its number of devices. Times of ``LEAST_MS`` or less are left out.
 
     Args:
         train: groups to learn from.
@@ -107,13 +108,14 @@ def train_communication(
     best, best_state = float("inf"), copy.deepcopy(network.state_dict())
     for epoch in range(config.epochs):
         for group, chosen in _batches(groups, config.batch_size):
-            features, quantities, log_costs = (tensor[chosen] for tensor in group)
-            loss = (network(features, quantities) - log_costs).abs().mean()
+            # Over the size of a whole batch, so that an exchange weighs the same in a smaller one.
+            loss = _errors(network, tuple(tensor[chosen] for tensor in group)).sum() / config.batch_size
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
         schedule.step()
-        error = _loss(network, judged)
+        with torch.no_grad():
+            error = float(torch.cat([_errors(network, group) for group in judged]).mean())
         report(epoch, error)
         if error < best:
             best, best_state = error, copy.deepcopy(network.state_dict())
@@ -124,27 +126,26 @@ def _physical_part(groups: Sequence[Exchanges]) -> Tensor:
     """Coefficients of ``exchange_quantities`` for both costs, none negative, of least relative error; [2, Q]."""
     quantities = np.concatenate([group.quantities.reshape(-1, group.quantities.shape[-1]) for group in groups])
     costs = np.concatenate([group.costs.reshape(-1, 2) for group in groups])
+    timed = np.concatenate([group.timed.reshape(-1, 2) for group in groups])
     scale = np.maximum(quantities.max(axis=0), 1.0)
-    fits = [nnls(quantities / scale / cost[:, None], np.ones_like(cost))[0] / scale for cost in costs.T]
-    return torch.from_numpy(np.stack(fits)).float()
+    relative = [quantities[kept] / scale / cost[kept, None] for cost, kept in zip(costs.T, timed.T, strict=True)]
+    return torch.from_numpy(np.stack([nnls(rows, np.ones(len(rows)))[0] / scale for rows in relative])).float()
 
 
-def _tensors(group: Exchanges) -> tuple[Tensor, Tensor, Tensor]:
-    arrays = (group.features, group.quantities, np.log(group.costs))
-    features, quantities, log_costs = (torch.from_numpy(array).float() for array in arrays)
-    return features, quantities, log_costs
+def _tensors(group: Exchanges) -> tuple[Tensor, ...]:
+    """Features, quantities, logarithms of the costs, and which of them count."""
+    arrays = (group.features, group.quantities, np.log(group.costs), group.timed)
+    return tuple(torch.from_numpy(array).float() for array in arrays)
 
 
-def _batches(
-    groups: Sequence[tuple[Tensor, Tensor, Tensor]], size: int
-) -> list[tuple[tuple[Tensor, Tensor, Tensor], Tensor]]:
+def _batches(groups: Sequence[tuple[Tensor, ...]], size: int) -> list[tuple[tuple[Tensor, ...], Tensor]]:
     """Batches of all groups in random order, each with the exchanges that it takes of its group."""
     batches = [(group, chosen) for group in groups for chosen in torch.split(torch.randperm(len(group[0])), size)]
     return [batches[i] for i in torch.randperm(len(batches)).tolist()]
 
 
-def _loss(network: CommunicationNetwork, groups: Sequence[tuple[Tensor, Tensor, Tensor]]) -> float:
-    """Mean absolute error of the logarithms over all devices of all exchanges."""
-    with torch.no_grad():
-        errors = [(network(features, quantities) - costs).abs().flatten() for features, quantities, costs in groups]
-    return float(torch.cat(errors).mean())
+def _errors(network: CommunicationNetwork, group: tuple[Tensor, ...]) -> Tensor:
+    """Absolute error of the logarithms of each exchange, the mean over its devices and both costs; [N]."""
+    features, quantities, log_costs, timed = group
+    errors: Tensor = (network(features, quantities) - log_costs).abs() * timed
+    return errors.sum(dim=(1, 2)) / timed.sum(dim=(1, 2)).clamp(min=1)

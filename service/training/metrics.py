@@ -32,8 +32,13 @@ class Metrics:
         return {name: round(value, 5) for name, value in asdict(self).items()}
 
 
+def can_be_ranked(predicted: Values, measured: Values) -> bool:
+    """Whether Kendall's tau of two [N] is defined: neither is all alike, or a single value, or none."""
+    return min(len(np.unique(predicted)), len(np.unique(measured))) > 1
+
+
 def metrics(predicted: Values, measured: Values) -> Metrics:
-    """Metrics of N predictions in milliseconds; [N] and [N], measured all positive."""
+    """Metrics of N predictions in milliseconds that ``can_be_ranked``; [N] and [N], measured all positive."""
     error = np.abs(predicted / measured - 1.0)
     tau = float(kendalltau(predicted, measured).statistic)
     mse = float(np.mean((predicted - measured) ** 2))

@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
+from service.cost_models.assumptions import memory_assumptions
 from service.domain.costs import max_total
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest
-from service.domain.plan import Algorithm, Problem, Shard, ShardingType
+from service.domain.plan import Algorithm, Problem, Shard, ShardingType, tables_on_devices
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
@@ -101,9 +104,12 @@ def _placed(problem: Problem, models: CostModels, search: Search, seed: int, dea
 def assumptions_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> list[str]:
     """What the models assumed, what cutting tables changes, and which stay whole unasked, one sentence each."""
     pieces = Counter(shard.table for shard in shards)
+    held = tables_on_devices(problem, shards)
+    widths = np.array([sum(table.output_width for table in tables) for tables in held], dtype=np.float64)
     return [
+        *memory_assumptions(problem.topology),
         *models.compute.assumptions(problem.tables, problem.global_batch_size, problem.optimizer),
-        *models.communication.assumptions(problem.topology.device_count),
+        *models.communication.assumptions(widths, problem.global_batch_size),
         *_row_wise_cuts(problem, pieces),
         *_whole_unasked(problem, pieces),
     ]

@@ -1,19 +1,20 @@
 """Trains cost models on stored measurements and writes them as new versions."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements
-from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split
+from service.domain.measurements import Kind, Split, newest_bench
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.domain.tables import Optimizer
+from service.training.campaign_factors import campaign_factors, without_factors
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
@@ -32,8 +33,7 @@ LEAST_COMMUNICATION = 100
 """Fewest exchanges to train on."""
 
 _PAUSE = timedelta(minutes=5)
-
-Kind = TypeVar("Kind", ComputeMeasurement, CommunicationMeasurement)
+_REMEDY = "run `shardwright profile` or `shardwright db seed`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,18 @@ def train_compute_version(
 ) -> TrainedVersion:
     """Trains the compute model of a hardware and writes the next version.
 
-    The features do not tell optimizers apart, so one model is of one optimizer's measurements. Trains on the train
-    part, chooses the epoch on the validation part and reports on the frozen test part.
+    The features do not tell optimizers apart, so one model is of one optimizer's measurements, and of those of the
+    newest bench alone. How fast the machine was in each campaign is taken out. Trains on the train part, chooses the
+    epoch on the validation part and reports on the frozen test part.
 
     Raises:
         TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part.
     """
-    rows = [row for row in measurements.compute(hardware) if row.optimizer is optimizer]
+    stored = [row for row in measurements.compute(hardware) if row.optimizer is optimizer]
+    rows = newest_bench(stored)
     parts = _parts(hardware, rows, LEAST_COMPUTE, f"combinations with {optimizer.value}")
+    factors = campaign_factors(rows, config)
+    parts = {split: without_factors(part, factors) for split, part in parts.items()}
     weights = train_compute(
         measurements_dataset(parts[Split.TRAIN]), measurements_dataset(parts[Split.VALIDATION]), config, report
     )
@@ -73,7 +77,7 @@ def train_compute_version(
         **_provenance(rows, now),
         "features_version": FEATURES_VERSION,
         "measured": asdict(measured_domain(rows)),
-        "data": {"fingerprint": data_fingerprint(rows), "rows": _counts(parts)},
+        "data": {"fingerprint": data_fingerprint(rows), **_amounts(parts, stored), "campaign_factors": factors},
         "training": asdict(config),
         "metrics": {name: value.as_dict() for name, value in found.items()},
     }
@@ -90,19 +94,28 @@ def train_communication_version(
 ) -> TrainedVersion:
     """Trains the communication model of a hardware, for all numbers of devices, and writes the next version.
 
+    Takes the measurements of the newest bench alone.
+
     Raises:
-        TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_IN_PART`` in a part.
+        TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_IN_PART`` in a part of any
+            number of devices.
     """
-    rows = measurements.communication(hardware)
+    stored = measurements.communication(hardware)
+    rows = newest_bench(stored)
     parts = _parts(hardware, rows, LEAST_COMMUNICATION, "exchanges")
+    measured = measured_exchanges(rows, LEAST_IN_PART)
+    if not measured.ranks:
+        raise TooFewMeasurements(
+            f"no number of devices has {LEAST_IN_PART} exchanges of {hardware} in every part: {_REMEDY}"
+        )
     groups = {split: exchange_groups(part) for split, part in parts.items()}
     weights = train_communication(groups[Split.TRAIN], groups[Split.VALIDATION], config, report)
-    model = CommunicationModel(f"{hardware}/communication/new", weights, measured_exchanges(rows))
+    model = CommunicationModel(f"{hardware}/communication/new", weights, measured)
     found = evaluate_communication(model, groups[Split.TEST])
     facts = {
         **_provenance(rows, now),
-        "measured": asdict(measured_exchanges(rows)),
-        "data": {"fingerprint": exchanges_fingerprint(rows), "rows": _counts(parts)},
+        "measured": asdict(measured),
+        "data": {"fingerprint": exchanges_fingerprint(rows), **_amounts(parts, stored)},
         "training": asdict(config),
         "metrics": {name: value.as_dict() for name, value in found.items()},
     }
@@ -115,8 +128,8 @@ def _parts(hardware: str, rows: Sequence[Kind], least: int, what: str) -> dict[S
         parts[row.split].append(row)
     if len(rows) < least or min(map(len, parts.values())) < LEAST_IN_PART:
         raise TooFewMeasurements(
-            f"{len(rows)} {what} of {hardware} are stored, {least} with {LEAST_IN_PART} in every part are needed: run "
-            "`shardwright profile` or `shardwright db seed`"
+            f"{len(rows)} {what} of {hardware} by the newest bench are stored, {least} with {LEAST_IN_PART} in every "
+            f"part are needed: {_REMEDY}"
         )
     return parts
 
@@ -125,23 +138,36 @@ def _counts(parts: Mapping[Split, Sequence[object]]) -> dict[str, int]:
     return {split.value: len(part) for split, part in parts.items()}
 
 
-def _provenance(
-    rows: Sequence[ComputeMeasurement] | Sequence[CommunicationMeasurement], now: datetime
-) -> dict[str, Any]:
+def _amounts(parts: Mapping[Split, Sequence[object]], stored: Sequence[object]) -> dict[str, Any]:
+    """Rows of each part, and how many of those stored an older bench measured, which are not among them."""
+    rows = _counts(parts)
+    return {"rows": rows, "left_out_as_older_bench": len(stored) - sum(rows.values())}
+
+
+def _provenance(rows: Sequence[Kind], now: datetime) -> dict[str, Any]:
     """Where a version comes from: hardware, the device that its costs are of, campaigns and environments."""
     environments = Counter(tuple(sorted(row.environment.items())) for row in rows)
     return {
         "hardware": rows[0].hardware,
         "device": dict(environments.most_common(1)[0][0]).get("device", "unknown"),
         "created_at": now.isoformat(timespec="seconds"),
-        "campaigns": {name: _campaign(rows, name) for name in sorted({row.campaign for row in rows})},
+        "campaigns": _campaigns(rows),
         "environments": [{**dict(items), "rows": count} for items, count in environments.most_common()],
     }
 
 
-def _campaign(rows: Sequence[ComputeMeasurement] | Sequence[CommunicationMeasurement], name: str) -> dict[str, Any]:
-    """Size of a campaign, and the hours that it measured; pauses do not count."""
-    times = sorted(row.measured_at for row in rows if row.campaign == name)
-    gaps = [after - before for before, after in pairwise(times)]
-    measuring = sum((gap for gap in gaps if gap < _PAUSE), timedelta())
-    return {"rows": len(times), "hours": round(measuring.total_seconds() / 3600, 2)}
+def _campaigns(rows: Sequence[Kind]) -> dict[str, Any]:
+    """Size of each campaign, and the hours that it measured.
+
+    Campaigns may take turns: the time since the measurement before, whosever that was, is that of the one that it led
+    to. Pauses do not count.
+    """
+    measuring: dict[str, timedelta] = defaultdict(timedelta)
+    for before, after in pairwise(sorted(rows, key=lambda row: row.measured_at)):
+        gap = after.measured_at - before.measured_at
+        measuring[after.campaign] += gap if gap < _PAUSE else timedelta()
+    counts = Counter(row.campaign for row in rows)
+    return {
+        name: {"rows": counts[name], "hours": round(measuring[name].total_seconds() / 3600, 2)}
+        for name in sorted(counts)
+    }

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from sqlalchemy import Engine, func, select
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.domain.errors import InvalidInputFile, TooFewMeasurements
+from service.domain.errors import InvalidInputFile, MeasurementRefused, TooFewMeasurements
+from service.profiling import comm_campaign
+from service.profiling.comm_bench import Exchange, ExchangeTiming
 from service.profiling.comm_campaign import CommunicationCampaign
 from service.storage.measurements import MeasurementRepository
 from service.storage.rows import ComputeMeasurementRow
@@ -62,7 +66,8 @@ def test_profile_train_export_seed_and_plan(
     assert "3 measured, 0 stored before\n" in output
     assert "80 measured, 0 stored before, 0 refused" in output
     # Enough to train on, without the minutes that measuring them takes.
-    CommunicationCampaign("cpu-test", ranks=4, seed=1).run(MeasurementRepository(engine), 147, bench=MadeUpBench())
+    more = CommunicationCampaign("cpu-test", ranks=4, seed=1)
+    assert [*more.runs(MeasurementRepository(engine), 147, bench=MadeUpBench())][-1].measured == 147
     assert "cpu-test/compute/1" in run("train", "compute", "--hardware", "cpu-test", "--epochs", "5")
     trained = run("train", "communication", "--hardware", "cpu-test", "--epochs", "5")
     assert "cpu-test/communication/1" in trained
@@ -123,6 +128,26 @@ def test_a_rank_that_dies_is_one_line_and_exit_code_1(environment: dict[str, str
     assert "shardwright: rank 0 of 2 (numbered from 0) was ended by SIGKILL" in errors
     assert "Traceback" not in errors
     assert not any(map(is_alive, ranks))
+
+
+def test_refused_exchanges_are_reported_and_the_rest_is_measured(
+    environment: dict[str, str], pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert environment
+
+    def bench(exchanges: Sequence[Exchange], device: str, repeats: int) -> list[ExchangeTiming]:
+        if len(exchanges[0].widths) == 2:
+            raise MeasurementRefused("rank 1 of 2 was ended by SIGKILL: measure again")
+        return MadeUpBench()(exchanges)
+
+    monkeypatch.setattr(comm_campaign, "measure_exchanges", bench)
+    arguments = ["profile", *SMALL, "--ranks", "3", "--tables", str(pool), "--samples", "2", "--exchanges", "60"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "shardwright: rank 1 of 2 was ended by SIGKILL: measure again\n" in result.stderr
+    assert re.search(r"exchange-2-\w+: 0 measured", result.stdout)
+    assert re.search(r"exchange-3-\w+: 60 measured", result.stdout)
+    assert "2 measured, 0 stored before, 0 refused" in result.stdout
 
 
 def test_no_time_left_measures_nothing_and_says_so(environment: dict[str, str]) -> None:

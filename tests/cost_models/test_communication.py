@@ -11,6 +11,7 @@ from service.cost_models.communication import (
     CORRECTION_LIMIT,
     LEAST_MS,
     CommunicationModel,
+    MeasuredExchanges,
     exchange_features,
     exchange_quantities,
     exchanged_bytes,
@@ -79,7 +80,9 @@ def test_one_of_many_placements_is_priced_as_it_is_alone() -> None:
 
 
 @given(seconds=st.floats(0, 10), batch_size=st.integers(1, 131_072))
-def test_a_skew_of_seconds_is_waited_for_and_changes_no_transfer(seconds: float, batch_size: int) -> None:
+def test_the_simulator_adds_a_wait_of_seconds_and_the_model_has_no_delay_to_go_by(
+    seconds: float, batch_size: int
+) -> None:
     """The published network prices skews far beyond those it was trained on at several times the compute."""
     skewed, level = (_two_devices(ms, batch_size) for ms in (1000 * seconds, 0.0))
     late = np.abs(np.diff((skewed.forward_compute + skewed.backward_compute + skewed.backward_comm)[0]))[0]
@@ -112,17 +115,35 @@ def _two_devices(late_ms: float, batch_size: int) -> StepCosts:
 def test_one_device_exchanges_nothing() -> None:
     model = small_communication()
     assert model.forward_transfer(np.array([64.0]), 1024).tolist() == [0.0]
-    assert model.assumptions(1) == []
+    assert model.assumptions(np.array([64.0]), 1024) == []
 
 
 def test_what_was_not_measured_is_said() -> None:
     model = small_communication()
-    assert model.assumptions(4) == []
-    (extrapolated,) = model.assumptions(16)
-    assert "2, 4, 8 devices" in extrapolated
-    assert "16" in extrapolated
-    (shared,) = model.assumptions(8)
+    assert model.assumptions(np.full(4, 64.0), 8192) == []
+    (extrapolated,) = model.assumptions(np.full(16, 64.0), 8192)
+    assert "2, 4, 8 devices, of which 8 on fewer cores" in extrapolated
+    assert "those of 16 are extrapolated" in extrapolated
+    (shared,) = model.assumptions(np.full(8, 64.0), 8192)
     assert "fewer cores" in shared
+
+
+@pytest.mark.parametrize("batch_size", [2047, 65_537])
+def test_a_batch_beyond_those_measured_is_said(batch_size: int) -> None:
+    (said,) = small_communication().assumptions(np.full(4, 64.0), batch_size)
+    assert f"2048 to 65536: those of {batch_size} are extrapolated" in said
+
+
+def test_bytes_beyond_those_measured_are_said() -> None:
+    # Of a batch of 8192, each of 4 devices sends the vectors of 3 * 2048 samples.
+    (much,) = small_communication().assumptions(np.array([8.0, 8.0, 8.0, 6000.0]), 8192)
+    assert f"1000 to 100000000 bytes a device: {6008 * 2048 * 4 + 8 * 2048 * 4} to {6000 * 3 * 2048 * 4}" in much
+    (none,) = small_communication().assumptions(np.zeros(4), 8192)
+    assert "0 to 0 are extrapolated" in none
+    few_cores = MeasuredExchanges((2,), (), (2048, 65536), (0, 100_000_000))
+    model = CommunicationModel("v", exchange_weights(), few_cores)
+    (extrapolated,) = model.assumptions(np.full(3, 64.0), 8192)
+    assert "measured on 2 devices: those of 3 are extrapolated" in extrapolated
 
 
 def test_beyond_the_measured_features_the_correction_stays_that_of_the_edge() -> None:

@@ -3,6 +3,10 @@
 import os
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
+
+MEGABYTE = 2**20
 
 
 def square(rank: int) -> int:
@@ -12,6 +16,36 @@ def square(rank: int) -> int:
 def hang(rank: int) -> None:
     while True:
         time.sleep(60)
+
+
+def touch_and_hang(folder: Path, rank: int) -> None:
+    """Says in a folder that it runs."""
+    (folder / str(rank)).touch()
+    hang(rank)
+
+
+def echo(content: bytes, rank: int) -> bytes:
+    return content + bytes([rank])
+
+
+class Unreadable:
+    """A task that no rank can read."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _unreadable, ()
+
+    def __call__(self, rank: int) -> None:
+        raise NotImplementedError
+
+
+def _unreadable() -> None:
+    raise ValueError("unreadable")
+
+
+def rank_1_closes_all_it_has_open(rank: int) -> None:
+    if rank == 1:
+        os.closerange(3, 1024)
+    hang(rank)
 
 
 def rank_1_raises(rank: int) -> None:

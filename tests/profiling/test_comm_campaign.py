@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,11 +15,13 @@ from service.profiling.campaign import BATCH_SIZES, Progress
 from service.profiling.comm_bench import BENCH_VERSION, Exchange, ExchangeTiming
 from service.profiling.comm_campaign import (
     IN_ONE_RUN,
+    MOST_RANKS,
     MOST_SKEW_MS,
     REPEATS,
     CommunicationCampaign,
     default_ranks,
     exchange_environment,
+    in_turn,
 )
 from service.storage.measurements import MeasurementRepository
 from tests.profiling.made_up_bench import MadeUpBench
@@ -69,12 +73,12 @@ def test_a_position_always_draws_the_same_exchange() -> None:
 
 
 def test_a_campaign_stores_what_it_drew_and_goes_on_where_it_stopped(engine: Engine) -> None:
-    store, bench, told = MeasurementRepository(engine), MadeUpBench(), list[Progress]()
+    store, bench = MeasurementRepository(engine), MadeUpBench()
     more = IN_ONE_RUN + 2
-    assert CAMPAIGN.run(store, 3, bench=bench, report=told.append) == Progress(3, 0, 0)
-    assert CAMPAIGN.run(store, 3, bench=bench, report=told.append) == Progress(0, 0, 3)
-    assert CAMPAIGN.run(store, 3 + more, bench=bench, report=told.append) == Progress(more, 0, 3)
-    assert told == [Progress(3, 0, 0), Progress(IN_ONE_RUN, 0, 3), Progress(more, 0, 3)]
+    assert [*CAMPAIGN.runs(store, 3, bench=bench)] == [Progress(0, 0, 0), Progress(3, 0, 0)]
+    assert [*CAMPAIGN.runs(store, 3, bench=bench)] == [Progress(0, 0, 3)]
+    told = [Progress(0, 0, 3), Progress(IN_ONE_RUN, 0, 3), Progress(more, 0, 3)]
+    assert [*CAMPAIGN.runs(store, 3 + more, bench=bench)] == told
     assert [len(run) for run in bench.asked] == [3, IN_ONE_RUN, 2]
     kept = store.communication("cpu-fbgemm")
     assert [Exchange(m.widths, m.batch_size, m.start_delays_ms) for m in kept] == DRAWN[: 3 + more]
@@ -95,8 +99,8 @@ def test_a_bench_that_dies_leaves_what_was_measured_before(engine: Engine) -> No
         return bench(exchanges)
 
     with pytest.raises(MeasurementRefused, match="rank 1"):
-        CAMPAIGN.run(store, IN_ONE_RUN + 5, bench=dying)
-    assert CAMPAIGN.run(store, IN_ONE_RUN + 5, bench=bench) == Progress(5, 0, IN_ONE_RUN)
+        list(CAMPAIGN.runs(store, IN_ONE_RUN + 5, bench=dying))
+    assert [*CAMPAIGN.runs(store, IN_ONE_RUN + 5, bench=bench)][-1] == Progress(5, 0, IN_ONE_RUN)
 
 
 def test_the_time_budget_ends_a_campaign_after_the_run_in_hand(engine: Engine) -> None:
@@ -106,8 +110,61 @@ def test_the_time_budget_ends_a_campaign_after_the_run_in_hand(engine: Engine) -
         time.sleep(0.6)
         return bench(exchanges)
 
-    assert CAMPAIGN.run(store, 3 * IN_ONE_RUN, budget_s=0.5, bench=slow) == Progress(IN_ONE_RUN, 0, 0)
-    assert CAMPAIGN.run(store, 3 * IN_ONE_RUN, budget_s=-1.0, bench=slow) == Progress(0, 0, IN_ONE_RUN)
+    for budget_s, reached in ((0.5, Progress(IN_ONE_RUN, 0, 0)), (-1.0, Progress(0, 0, IN_ONE_RUN))):
+        assert [*CAMPAIGN.runs(store, 3 * IN_ONE_RUN, budget_s=budget_s, bench=slow)][-1] == reached
+
+
+def test_the_exchanges_of_a_run_share_its_time_evenly(engine: Engine) -> None:
+    store = MeasurementRepository(engine)
+
+    def slow(exchanges: Sequence[Exchange]) -> list[ExchangeTiming]:
+        time.sleep(0.5)
+        return MadeUpBench()(exchanges)
+
+    began = datetime.now(UTC)
+    list(CAMPAIGN.runs(store, 6, bench=slow))
+    ended = datetime.now(UTC)
+    times = [m.measured_at for m in store.communication("cpu-fbgemm")]
+    assert began < times[0]
+    assert times[-1] <= ended
+    gaps = [(after - before).total_seconds() for before, after in pairwise(times)]
+    assert min(gaps) >= 0.5 / 6
+    assert max(gaps) - min(gaps) < 1e-3
+
+
+def test_what_the_store_had_already_is_not_counted_as_measured(engine: Engine) -> None:
+    store = MeasurementRepository(engine)
+
+    def overtaken(exchanges: Sequence[Exchange]) -> list[ExchangeTiming]:
+        list(CAMPAIGN.runs(store, 2, bench=MadeUpBench()))
+        return MadeUpBench()(exchanges)
+
+    assert [*CAMPAIGN.runs(store, 5, bench=overtaken)][-1] == Progress(3, 0, 0)
+
+
+def test_numbers_of_ranks_are_measured_in_turn_and_one_that_is_refused_stops_no_other(engine: Engine) -> None:
+    store, bench = MeasurementRepository(engine), MadeUpBench()
+
+    def refusing(exchanges: Sequence[Exchange]) -> list[ExchangeTiming]:
+        if len(exchanges[0].widths) == 3 and bench.asked:
+            raise MeasurementRefused("rank 2 of 3 is stopped")
+        return bench(exchanges)
+
+    campaigns = [CommunicationCampaign("cpu-fbgemm", ranks, seed=0) for ranks in (2, 3, 4)]
+    samples = 2 * IN_ONE_RUN
+    told = list(in_turn({c.name: c.runs(store, samples, bench=refusing) for c in campaigns}))
+    assert [len(run[0].widths) for run in bench.asked] == [2, 4, 2, 4]
+    first, refused, last = (c.name for c in campaigns)
+    assert [name for name, _ in told] == [first, refused, last] * 2 + [first, last]
+    assert isinstance(told[4][1], MeasurementRefused)
+    assert told[-2:] == [(first, Progress(samples, 0, 0)), (last, Progress(samples, 0, 0))]
+
+
+def test_more_ranks_than_a_host_has_memory_for_are_refused() -> None:
+    most = CommunicationCampaign("cpu-fbgemm", MOST_RANKS, seed=0)
+    assert max(max(most.exchange(i).widths) for i in range(20)) >= 8
+    with pytest.raises(MeasurementRefused, match=f"{MOST_RANKS + 1} ranks .* give at most {MOST_RANKS}"):
+        CommunicationCampaign("cpu-fbgemm", MOST_RANKS + 1, seed=0)
 
 
 def test_more_ranks_than_cores_are_marked() -> None:

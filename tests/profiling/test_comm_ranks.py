@@ -1,23 +1,59 @@
 """Whatever happens to a rank, the error names it and no rank is left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from service.domain.errors import MeasurementRefused
 from service.profiling.ranks import run_ranks
 from tests.api.processes import is_alive, planning_processes, wait_for
-from tests.profiling.rank_tasks import hang, rank_1_exits, rank_1_is_lost, rank_1_raises, rank_1_stops, square
+from tests.profiling.rank_tasks import (
+    MEGABYTE,
+    Unreadable,
+    echo,
+    hang,
+    rank_1_closes_all_it_has_open,
+    rank_1_exits,
+    rank_1_is_lost,
+    rank_1_raises,
+    rank_1_stops,
+    square,
+)
 
 PARENT = """
+import sys
+from functools import partial
+from pathlib import Path
 from service.profiling.ranks import run_ranks
-from tests.profiling.rank_tasks import hang
-run_ranks(hang, 2, 600)
+from tests.profiling.rank_tasks import touch_and_hang
+run_ranks(partial(touch_and_hang, Path(sys.argv[1])), 2, 600)
+"""
+
+FEW_FILES = """
+import gc, os, resource
+from service.domain.errors import MeasurementRefused
+from service.profiling.ranks import run_ranks
+from tests.profiling.rank_tasks import square
+run_ranks(square, 1, 60)
+before = os.listdir("/proc/self/fd")
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+for few in (3, 5, 9):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) - 1 + few, most))
+    try:
+        run_ranks(square, 3, 60)
+    except MeasurementRefused as error:
+        print(error.detail)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.collect()
+    assert os.listdir("/proc/self/fd") == before
 """
 
 
@@ -62,11 +98,38 @@ def test_ranks_that_hang_are_ended_at_the_time_limit() -> None:
         run_ranks(hang, 2, 0.5)
 
 
+def test_a_task_and_answers_that_no_pipe_holds_pass_whole() -> None:
+    content = os.urandom(MEGABYTE)
+    assert run_ranks(partial(echo, content), 2, 60) == [content + b"\0", content + b"\1"]
+
+
+def test_a_task_that_cannot_be_read_is_a_failure_of_its_rank() -> None:
+    with pytest.raises(MeasurementRefused, match=r"rank [01] of 2 .*failed with ValueError: unreadable"):
+        run_ranks(Unreadable(), 2, 60)
+
+
+def test_a_rank_that_loses_its_connection_is_named() -> None:
+    with pytest.raises(MeasurementRefused, match=r"rank 1 of 2 .*closed its connection and gave no answer") as refused:
+        run_ranks(rank_1_closes_all_it_has_open, 2, 60)
+    assert refused.value.data["rank"] == 1
+
+
+def test_too_few_open_files_are_a_refusal_and_leave_none_open() -> None:
+    found = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stderr
+    assert len(found.stdout.splitlines()) == 3
+    for line in found.stdout.splitlines():
+        assert re.match(r"rank \d of 3 .*could not be started \(.*Too many open files\).*: measure fewer ranks", line)
+
+
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_ranks_end_with_their_parent(ending: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stderr=subprocess.PIPE, text=True, start_new_session=True)
-    wait_for(lambda: len(planning_processes(parent.pid)) == 2)
+def test_ranks_end_with_their_parent(ending: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    # They are at their task: one that is still starting would end with the pipe that it reads that from.
+    wait_for(lambda: {path.name for path in tmp_path.iterdir()} == {"0", "1"}, 60)
     ranks = planning_processes(parent.pid)
+    assert len(ranks) == 2
     if ending == signal.SIGINT:
         # A terminal sends it to the whole group.
         os.killpg(parent.pid, ending)

@@ -82,7 +82,8 @@ def test_hardware_with_a_data_sheet_is_priced_by_it_until_there_are_trained_vers
     one_trained = store.cost_models("h100")
     assert one_trained.versions == {"compute": "h100/compute/analytic-1", "communication": "h100/communication/1"}
     assert isinstance(one_trained.communication, CommunicationModel)
-    assert not any("exchanges of h100 were not measured" in said for said in one_trained.communication.assumptions(4))
+    said = one_trained.communication.assumptions(np.full(4, 64.0), 8_192)
+    assert not any("exchanges of h100 were not measured" in sentence for sentence in said)
     store.write("h100", "compute", weights(), FACTS)
     trained = store.cost_models("h100")
     assert trained.versions == {"compute": "h100/compute/1", "communication": "h100/communication/1"}
@@ -125,6 +126,19 @@ def test_a_trained_version_that_is_damaged_is_not_passed_over_for_the_data_sheet
     (tmp_path / "h100" / "compute" / "1" / "weights.safetensors").unlink()
     with pytest.raises(DamagedArtifact, match="h100/compute/1"):
         store.cost_models("h100")
+
+
+def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelStore) -> None:
+    line = {"latency_ms": np.ones(2, dtype=np.float32), "ms_per_byte": np.ones(2, dtype=np.float32)}
+    store.write("cpu-x", "communication", line, {"hardware": "cpu-x", "data": {"ranks": [2]}})
+    remedy = "`shardwright train communication --hardware cpu-x`"
+    with pytest.raises(DamagedArtifact, match=f"cpu-x/communication/2: .*'measured'.*{remedy}"):
+        store.cost_models("cpu-x")
+    store.write("cpu-x", "communication", exchange_weights(), COMMUNICATION_FACTS)
+    assert store.cost_models("cpu-x").versions["communication"] == "cpu-x/communication/3"
+    store.write("cpu-x", "compute", weights(), {"hardware": "cpu-x", "measured": FACTS["measured"]})
+    with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/2: .*`shardwright train compute --hardware cpu-x`"):
+        store.cost_models("cpu-x")
 
 
 @pytest.mark.parametrize("position", [0, 100, -1])
@@ -245,7 +259,21 @@ def test_a_plan_for_hardware_that_nobody_measured_is_made_and_marked(tmp_path: P
     for opening in ("compute of h100 was not measured", "exchanges of h100 were not measured"):
         (said,) = [sentence for sentence in plan.assumptions if sentence.startswith(opening)]
         assert "analytic" in said
+    assert not any("memory_bytes" in sentence for sentence in plan.assumptions)
     # A step of this model takes a few milliseconds on such a machine, not a few hundred as on processors.
     assert 0.5 < plan.max_cost_ms < 10
     totals = [report.cost.total for report in plan.devices]
     assert min(totals) > 0.5 * max(totals)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_memory_that_no_such_device_has_is_said_whether_or_not_it_was_measured(tmp_path: Path, trained: bool) -> None:
+    store = ModelStore(str(tmp_path))
+    if trained:
+        store.write("h100", "compute", weights(), FACTS)
+    table = Table("t", 5_000, 64, 2.0)
+    problem = Problem((table,), Topology("h100", (200 * 10**9,) * 2), 8_192, Optimizer.SGD)
+    plan = make_plan(problem, store.cost_models("h100"), Algorithm.DIM_GREEDY, 0, Deadline())
+    (said,) = [sentence for sentence in plan.assumptions if "memory_bytes" in sentence]
+    assert "200.0 GB" in said
+    assert "80 GB" in said

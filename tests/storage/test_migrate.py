@@ -130,9 +130,10 @@ def test_exchanges_of_before_start_delays_keep_their_times_up_and_down(empty_eng
     migrate_to(empty_engine, "0001")
     with empty_engine.connect() as connection:
         rows = connection.execute(text("SELECT forward_ms, backward_ms FROM communication_measurements ORDER BY index"))
-        assert [tuple(row) for row in rows] == [([0.5, 2.25, 4.0], [3.0, 4.0, 5.0]), ([], [])]
+        assert [tuple(row) for row in rows] == [([0.5, 1.25, 2.0], [3.0, 4.0, 5.0]), ([], [])]
     upgrade(empty_engine)
     assert drift(empty_engine) == []
+    assert MeasurementRepository(empty_engine).communication("cpu-x") == [first, empty]
 
 
 def test_going_down_and_up_again_makes_the_same_constraints(engine: Engine, empty_engine: Engine) -> None:

@@ -117,6 +117,19 @@ def test_optimizers_are_not_mixed(tmp_path: Path) -> None:
     assert manifest["measured"]["optimizers"] == ["sgd"]
 
 
+def test_benches_are_not_mixed(tmp_path: Path) -> None:
+    rows = synthetic(200)
+    newer = [replace(m, environment={**m.environment, "bench": "2"}) for m in rows]
+    older = [replace(m, campaign="older", forward_ms=99.0) for m in rows]
+    store = ModelStore(str(tmp_path))
+    trained = train_compute_version("cpu-x", Memory(older + newer, []), store, ComputeTraining(epochs=1), NOW)
+    manifest, _ = store.read(Version("cpu-x", "compute", 1))
+    assert manifest["data"]["fingerprint"] == data_fingerprint(newer)
+    assert manifest["data"]["rows"] == trained.rows
+    assert sum(trained.rows.values()) == 200
+    assert manifest["data"]["left_out_as_older_bench"] == 200
+
+
 def test_a_feature_that_never_varied_does_not_explode_in_service() -> None:
     rows = [replace(m, tables=tuple(replace(t, embedding_dim=32) for t in m.tables)) for m in synthetic(60)]
     data = measurements_dataset(rows)

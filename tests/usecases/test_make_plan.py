@@ -20,7 +20,7 @@ from service.domain.plan import (
     memory_on_devices,
     tiling_faults,
 )
-from service.domain.ports import CostModels
+from service.domain.ports import CostModels, Floats
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.algorithms import SEARCHES
@@ -222,11 +222,11 @@ def test_tables_that_stay_whole_though_only_cuts_are_allowed_are_named() -> None
 
 
 class _AssumingCommunication(FakeCommunication):
-    def assumptions(self, devices: int) -> list[str]:
-        return [f"{devices} devices were not measured"]
+    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
+        return [f"{len(widths)} devices of {widths.sum():g} columns were not measured with {batch_size}"]
 
 
 def test_what_the_communication_model_assumed_is_passed_on() -> None:
     models = CostModels(FakeCompute(), _AssumingCommunication())
     plan = make_plan(_problem(2), models, Algorithm.DIM_GREEDY, 0, Deadline())
-    assert "3 devices were not measured" in plan.assumptions
+    assert "3 devices of 128 columns were not measured with 1024" in plan.assumptions

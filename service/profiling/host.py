@@ -1,0 +1,81 @@
+"""What this process may use of its host: control groups (containers, batch systems) may allow less than there is.
+
+The files are those of cgroups(7), version 2 and version 1, of the process's own group and of all above it.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_HOST = Path("/")
+_WITHOUT_LIMIT = ("max", "-1")
+_PAGE_CACHE = ("inactive_file", "active_file")
+
+
+def usable_cores(root: Path = _HOST) -> int:
+    """Processor cores that this process can keep busy: those it may run on, or fewer by a quota, rounded up.
+
+    Args:
+        root: where ``proc`` and ``sys`` are.
+    """
+    quotas = [max(1, math.ceil(quota)) for folder in _groups(root, "cpu") for quota in _quotas(folder)]
+    return min([len(os.sched_getaffinity(0)), *quotas])
+
+
+def free_memory(root: Path = _HOST) -> int:
+    """Bytes of memory that can be had: Linux's MemAvailable (all free pages elsewhere), or less by a group's limit.
+
+    Args:
+        root: where ``proc`` and ``sys`` are.
+    """
+    return min([_available(root), *(left for folder in _groups(root, "memory") for left in _left(folder))])
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of the groups that limit this process, its own first; not all of them need be there."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mounted = root / "sys/fs/cgroup" / (controller if controllers else "")
+        names = [name for name in path.split("/") if name not in ("", "..")]
+        yield from (mounted.joinpath(*names[:count]) for count in range(len(names), -1, -1))
+
+
+def _quotas(group: Path) -> Iterator[float]:
+    """Cores' worth of time that a group may take, where it is limited."""
+    of_version_1 = f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
+    for text in (_text(group / "cpu.max"), of_version_1):
+        words = text.split()
+        if len(words) == 2 and words[0] not in _WITHOUT_LIMIT:
+            yield int(words[0]) / int(words[1])
+
+
+def _left(group: Path) -> Iterator[int]:
+    """Bytes that a group may still take, where it is limited; its page cache gives way, so it is not in use."""
+    for limit, used, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        allowed, taken = _text(group / limit).strip(), _text(group / used).strip()
+        if allowed and taken and allowed not in _WITHOUT_LIMIT:
+            words = _text(group / "memory.stat").split()
+            stat = dict(zip(words[::2], words[1::2], strict=False))
+            cache = sum(int(stat.get(f"{prefix}{kind}", 0)) for kind in _PAGE_CACHE)
+            yield max(0, int(allowed) - int(taken) + cache)
+
+
+def _available(root: Path) -> int:
+    words = _text(root / "proc/meminfo").split()
+    if "MemAvailable:" in words:
+        return int(words[words.index("MemAvailable:") + 1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _text(path: Path) -> str:
+    """Content of a file, empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
