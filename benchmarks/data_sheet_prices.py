@@ -56,7 +56,7 @@ def uniform_ids(dim: int, batch_size: int = 131_072, tables: int = 16, rows: int
 
 def exchange(size: int = 524_288_000, devices: int = 4, width: int = 128) -> None:
     """Prints the all-to-all that nccl-tests calls one of ``size`` bytes."""
-    cost = COMMUNICATION.forward_transfer(np.full(devices, float(width)), size // (4 * width))
+    cost = COMMUNICATION.forward_transfer(np.full(devices, float(width)), np.zeros(devices), size // (4 * width))
     print(f"all-to-all of {size} bytes on {devices}: {cost.max():.2f} ms")
 
 

@@ -1,7 +1,7 @@
-"""Whether the transfer of the forward exchange depends on how far apart the ranks start, which its model does not know.
+"""Whether the transfer of the forward exchange is priced right however far apart the ranks start.
 
 Error and bias of the shipped communication model on the held-out exchanges of the shipped measurements, for ranks that
-start together, up to 40 ms apart and further. A bias that grows with the skew is a dependence that the model misses.
+start together, up to 40 ms apart and further. A bias that changes with the skew is a dependence that the model misses.
 Run: python -m benchmarks.exchange_skew
 """
 

@@ -23,13 +23,23 @@ from service.domain.plan import Algorithm, Problem
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.profiling.plan_bench import CarriedOut, GivenPlan, PlanBench, PlanBenchSettings
-from service.profiling.plan_summary import Errors, Ordering, PlanComparison, compute_ms, errors, ordering
-from service.registry.store import ModelStore
+from service.profiling.plan_summary import (
+    SURE_SHARE,
+    Errors,
+    Ordering,
+    PlanComparison,
+    compute_ms,
+    errors,
+    ordering,
+    spread,
+)
+from service.registry.store import ModelStore, Version
 from service.storage.measurement_files import read_measurements
+from service.training.campaign_factors import without_factors
 from service.usecases.make_plan import PlanResult, make_plan
 
 BATCH_SIZE = 8_192
-TASKS = (1, 5, 9, 12)
+TASKS = (0, 1, 2, 3)
 TASK_SET = "neuroshard_4gpu_maxdim128_seed0"
 HARDWARE = "cpu-fbgemm"
 _REPEATS = 15
@@ -70,8 +80,11 @@ def expected_s(plans: Mapping[Algorithm, PlanResult], repeats: int) -> float:
 
 def held_out_errors(models: CostModels) -> dict[str, Errors]:
     """Errors of the compute model on random combinations that it was not trained on: all, and this batch size's."""
-    measurements, _ = read_measurements(ModelStore("model_store").measurement_file(HARDWARE))
+    store = ModelStore("model_store")
+    measurements, _ = read_measurements(store.measurement_file(HARDWARE))
     test = [m for m in measurements if m.split is Split.TEST and m.optimizer is Optimizer.SGD]
+    manifest, _ = store.read(Version.parse(models.compute.version))
+    test = without_factors(test, manifest["data"]["campaign_factors"])
     return {
         "random combinations, held out": _errors_on(test, models),
         f"those of batch {BATCH_SIZE:,}": _errors_on([m for m in test if m.batch_size == BATCH_SIZE], models),
@@ -90,12 +103,13 @@ def task_lines(result: TaskResult) -> list[str]:
     return [
         f"## Task {result.number}: {result.tables} tables on {_DEVICES} devices",
         "",
-        "| plan | cost, predicted | measured | error | slowest compute, predicted | measured | spread |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| plan | cost, predicted | measured | spread | error | slowest compute, predicted | measured | spread |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
         *map(_plan_row, plans),
         "",
         *([_order_line("cost", order)] if order else []),
         _order_line("slowest compute", _compute_order(plans)),
+        *(f"- {said}" for said in result.found.assumptions),
         "",
         "Each device's compute, predicted / measured, ms:",
         "",
@@ -108,19 +122,23 @@ def task_lines(result: TaskResult) -> list[str]:
 
 def summary_lines(results: Sequence[TaskResult], random: Mapping[str, Errors]) -> list[str]:
     """How far predictions hold over all tasks."""
-    devices = [device for result in results for plan in result.found.plans for device in plan.devices]
-    computes = [(compute_ms(d.predicted), compute_ms(d.measured)) for d in devices if compute_ms(d.measured)]
-    on_plans = errors([predicted for predicted, _ in computes], [measured for _, measured in computes])
+    plans = [plan for result in results for plan in result.found.plans]
+    ours = [plan for plan in plans if plan.name == Algorithm.NEUROSHARD.value]
+    greedy = [plan for plan in plans if plan not in ours]
+    found = {
+        "compute of the devices of neuroshard's plans": _device_errors(ours),
+        "compute of the devices of the greedy plans": _device_errors(greedy),
+        **{f"compute of {what}": error for what, error in random.items()},
+        "cost of neuroshard's plans": _cost_errors(ours),
+        "cost of the greedy plans": _cost_errors(greedy),
+    }
     by_cost = [result.found.summary.order for result in results if result.found.summary.order]
     return [
         "## All tasks",
         "",
-        "| predicted compute of | number | MAPE | bias |",
+        "| predicted | number | MAPE | bias |",
         "|---|--:|--:|--:|",
-        *(
-            f"| {what} | {e.count} | {e.mape:.1%} | {e.bias:+.1%} |"
-            for what, e in {"devices of these plans": on_plans, **random}.items()
-        ),
+        *(f"| {what} | {e.count} | {e.mape:.1%} | {e.bias:+.1%} |" for what, e in found.items()),
         "",
         _agreement_line("cost", by_cost),
         _agreement_line("slowest compute", [_compute_order(result.found.plans) for result in results]),
@@ -131,10 +149,25 @@ def summary_lines(results: Sequence[TaskResult], random: Mapping[str, Errors]) -
     ]
 
 
+def _device_errors(plans: Sequence[PlanComparison]) -> Errors:
+    """Errors of the compute of the devices that hold tables."""
+    devices = [device for plan in plans for device in plan.devices if compute_ms(device.measured)]
+    return errors([compute_ms(d.predicted) for d in devices], [compute_ms(d.measured) for d in devices])
+
+
+def _cost_errors(plans: Sequence[PlanComparison]) -> Errors:
+    return errors(list(map(_predicted_cost, plans)), list(map(_measured_cost, plans)))
+
+
 def _plan_row(plan: PlanComparison) -> str:
     error = plan.predicted_ms / plan.measured_ms - 1
-    slowest = f"{_predicted_slowest(plan):.1f} | {_measured_slowest(plan):.1f} | {plan.slowest_compute_spread:.1%}"
-    return f"| {plan.name} | {plan.predicted_ms:.1f} | {plan.measured_ms:.1f} | {error:+.1%} | {slowest} |"
+    cost = f"{plan.predicted_ms:.1f} | {plan.measured_ms:.1f} | {_spread(plan.cost_repeats_ms)} | {error:+.1%}"
+    slowest = f"{_predicted_slowest(plan):.1f} | {_measured_slowest(plan):.1f}"
+    return f"| {plan.name} | {cost} | {slowest} | {_spread(plan.slowest_compute_repeats_ms)} |"
+
+
+def _spread(repeats_ms: Sequence[float]) -> str:
+    return f"{spread(repeats_ms):.1%}"
 
 
 def _devices_row(plan: PlanComparison) -> str:
@@ -143,24 +176,27 @@ def _devices_row(plan: PlanComparison) -> str:
 
 
 def _order_line(what: str, order: Ordering) -> str:
-    tau = "" if order.kendall_tau is None else f", Kendall's tau {order.kendall_tau:.2f}"
     best = "the best was picked" if order.best_picked else f"the one picked costs {order.regret_ms:.1f} ms too much"
-    return f"- order by {what}: {order.pairs_ordered_the_same} of {order.pairs} pairs as predicted{tau}; {best}"
+    return (
+        f"- order by {what}: {order.pairs_ordered_the_same} of {order.pairs} pairs as predicted, besides "
+        f"{order.pairs_within_noise} within noise and {order.pairs_predicted_alike} predicted alike; {best}"
+    )
 
 
 def _agreement_line(what: str, orders: Sequence[Ordering]) -> str:
     same, pairs = sum(o.pairs_ordered_the_same for o in orders), sum(o.pairs for o in orders)
-    taus = [o.kendall_tau for o in orders if o.kendall_tau is not None]
     return (
-        f"- order by {what}: {same} of {pairs} pairs as predicted, Kendall's tau {np.mean(taus):.2f} on average, the "
-        f"best picked in {sum(o.best_picked for o in orders)} of {len(orders)} tasks, regret "
+        f"- order by {what}: {same} of {pairs} pairs as predicted, besides "
+        f"{sum(o.pairs_within_noise for o in orders)} within noise and "
+        f"{sum(o.pairs_predicted_alike for o in orders)} predicted alike; the best picked in "
+        f"{sum(o.best_picked for o in orders)} of {len(orders)} tasks, regret "
         f"{np.mean([o.regret_ms for o in orders]):.1f} ms on average"
     )
 
 
 def _compute_order(plans: Sequence[PlanComparison]) -> Ordering:
-    names = [plan.name for plan in plans]
-    return ordering(names, list(map(_predicted_slowest, plans)), list(map(_measured_slowest, plans)))
+    measured = np.array([plan.slowest_compute_repeats_ms for plan in plans])
+    return ordering([plan.name for plan in plans], list(map(_predicted_slowest, plans)), measured)
 
 
 def _ratio(results: Sequence[TaskResult], cost: Callable[[PlanComparison], float]) -> float:
@@ -181,7 +217,7 @@ def _predicted_cost(plan: PlanComparison) -> float:
 
 
 def _measured_slowest(plan: PlanComparison) -> float:
-    return max(compute_ms(device.measured) for device in plan.devices)
+    return float(np.median(plan.slowest_compute_repeats_ms))
 
 
 def _predicted_slowest(plan: PlanComparison) -> float:
@@ -197,7 +233,9 @@ def heading_lines(found: CarriedOut) -> list[str]:
         f"`python -m benchmarks.measured_plans` on {datetime.now(UTC).date()}, {found.environment['device']}{over}.",
         f"Tasks of {TASK_SET}, batch {BATCH_SIZE:,}, {found.repeats} repeats, milliseconds, predicted by "
         f"{' and '.join(found.models.values())}. A plan's cost is the largest total of its devices: compute, wait and "
-        "exchanges. Spread is the interquartile range relative to the median.",
+        "exchanges, in each repeat; the median is shown. Spread is the interquartile range relative to the median. Two "
+        f"plans are told apart where the same one costs less in {SURE_SHARE:.0%} of the repeats; others are within "
+        "noise.",
         "",
     ]
 
@@ -216,6 +254,8 @@ def main() -> None:
     models = ModelStore("model_store").cost_models(HARDWARE)
     random = held_out_errors(models)
     results = _carried_out(given.tasks, given.repeats, models)
+    if not results:
+        sys.exit("none of these tasks can be compared")
     lines = summary_lines(results, random)
     print("\n".join(lines))
     if given.write:
@@ -229,17 +269,26 @@ def _carried_out(numbers: Sequence[int], repeats: int, models: CostModels) -> li
         number: replace(task_problem(pool, tasks[number], devices=_DEVICES), global_batch_size=BATCH_SIZE)
         for number in numbers
     }
-    plans = {number: planned(problem, models) for number, problem in problems.items()}
+    plans = {number: found for number, problem in problems.items() if (found := _comparable(number, problem, models))}
     print(f"expected to take {sum(expected_s(found, repeats) for found in plans.values()):.0f} s or so", flush=True)
     bench = PlanBench(PlanBenchSettings(repeats=repeats, memory_bytes=_MEMORY_BYTES))
     results = []
-    for number, problem in problems.items():
-        started = time.perf_counter()
-        named = [GivenPlan(algorithm.value, plan.shards) for algorithm, plan in plans[number].items()]
+    for number, found in plans.items():
+        problem, started = problems[number], time.perf_counter()
+        named = [GivenPlan(algorithm.value, plan.shards) for algorithm, plan in found.items()]
         results.append(TaskResult(number, len(problem.tables), bench.carry_out(problem, named, models)))
         print("\n".join(task_lines(results[-1])))
         print(f"(took {time.perf_counter() - started:.0f} s)\n", flush=True)
     return results
+
+
+def _comparable(number: int, problem: Problem, models: CostModels) -> dict[Algorithm, PlanResult]:
+    """A task's plans; none, and a word, where there is not one of neuroshard and one of a greedy to compare."""
+    plans = planned(problem, models)
+    if Algorithm.NEUROSHARD in plans and len(plans) > 1:
+        return plans
+    print(f"task {number} is skipped: only {', '.join(plans) or 'no algorithm'} found a plan of it", flush=True)
+    return {}
 
 
 if __name__ == "__main__":

@@ -49,13 +49,13 @@ class FakeCompute:
 
 
 class FakeCommunication:
-    """Latency and bytes over bandwidth; the widest device slows all of them a little."""
+    """Latency and bytes over bandwidth; the widest device slows all of them a little, a wait saves each a little."""
 
     version = "fake/communication/1"
 
-    def forward_transfer(self, widths: Floats, batch_size: int) -> Floats:
+    def forward_transfer(self, widths: Floats, wait_ms: Floats, batch_size: int) -> Floats:
         widest: Floats = widths.max(axis=-1, keepdims=True)
-        return 0.2 + batch_size * (widths + 0.25 * widest) * 4 / 4e6
+        return 0.2 + batch_size * (widths + 0.25 * widest) * 4 / 4e6 * (1 - 0.5 * wait_ms / (wait_ms + 1.0))
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         return 0.25 + batch_size * widths * 4 / 3e6

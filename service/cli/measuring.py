@@ -3,7 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
@@ -11,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 import typer
 
 from service.cli.common import ModelStoreRoot, Pretty, RequestFile, progress_bar, read_body, refuse, settings_with
-from service.domain.errors import Fault, InvalidRequest, ShardwrightError
+from service.domain.errors import Fault, InvalidRequest, MeasurementRefused, ShardwrightError
 
 if TYPE_CHECKING:
     from service.api.parsing import Limits
     from service.api.schemas import PlanRequest
-    from service.domain.costs import DeviceCost
     from service.domain.plan import Shard
     from service.profiling.plan_bench import CarriedOut, GivenPlan
     from service.profiling.plan_summary import PlanComparison
@@ -37,7 +37,9 @@ def measure(
     request: RequestFile,
     plans: Annotated[list[Path], typer.Argument(help="Answers of /plan, or anything with their shards.")],
     pretty: Pretty = False,
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Timed repeats of everything.")] = 9,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=1000, help="Timed repeats of everything; under 5 no plans are told apart.")
+    ] = 9,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.", callback=_checked_device)] = "cpu",
     memory_gib: Annotated[
         float | None,
@@ -66,6 +68,24 @@ def measure(
         refuse(error, file=str(request))
     given = _given(names, plans, asked, limits)
     memory = None if memory_gib is None else int(memory_gib * 2**30)
+    try:
+        with _reporting() as report:
+            bench = PlanBench(PlanBenchSettings(device, repeats, memory, seed), report)
+            found = bench.carry_out(posed_problem(asked), given, models)
+    except MeasurementRefused as error:
+        refuse(error, title="This cannot be measured here", status=422)
+    answer = measured_answer(found)
+    if pretty:
+        from service.cli.pretty import print_measured
+
+        print_measured(answer)
+    else:
+        typer.echo(json.dumps(answer, indent=2))
+
+
+@contextmanager
+def _reporting() -> Iterator[Callable[[str, int, int], None]]:
+    """Progress bars, one for each thing that is done, moved by what the context gives."""
     with progress_bar() as bar:
         tasks: dict[str, Any] = {}
 
@@ -74,15 +94,7 @@ def measure(
                 tasks[what] = bar.add_task(what, total=of)
             bar.update(tasks[what], completed=done)
 
-        bench = PlanBench(PlanBenchSettings(device, repeats, memory, seed), report)
-        found = bench.carry_out(posed_problem(asked), given, models)
-    answer = measured_answer(found)
-    if pretty:
-        from service.cli.pretty import print_measured
-
-        print_measured(answer)
-    else:
-        typer.echo(json.dumps(answer, indent=2))
+        yield report
 
 
 def measured_answer(found: "CarriedOut") -> dict[str, Any]:
@@ -109,20 +121,17 @@ def _plan_answer(plan: "PlanComparison", common: Sequence[str]) -> dict[str, Any
         "devices": [
             {
                 "device": number,
-                "predicted_ms": _cost_answer(device.predicted),
-                "measured_ms": _cost_answer(device.measured),
+                "predicted_ms": {**asdict(device.predicted), "total": device.predicted.total},
+                "measured_ms": {**asdict(device.measured), "total": device.measured_total_ms},
                 "compute_spread": device.compute_spread,
             }
             for number, device in enumerate(plan.devices)
         ],
         "max_cost_ms": {"predicted": plan.predicted_ms, "measured": plan.measured_ms},
-        "slowest_compute_spread": plan.slowest_compute_spread,
+        "cost_spread": plan.cost_spread,
+        "fits": plan.fits,
         "assumptions": [said for said in plan.assumptions if said not in common],
     }
-
-
-def _cost_answer(cost: "DeviceCost") -> dict[str, float]:
-    return {**asdict(cost), "total": cost.total}
 
 
 def _rounded(value: Any) -> Any:
@@ -151,7 +160,8 @@ def _given(names: Sequence[str], paths: Sequence[Path], asked: "PlanRequest", li
     faults: list[tuple[Path, Fault]] = []
     for name, path in zip(names, paths, strict=True):
         try:
-            given.append(GivenPlan(name, _shards(read_body(path), asked, limits)))
+            body = read_body(path)
+            given.append(GivenPlan(name, _shards(body, asked, limits), _told_ms(body)))
         except InvalidRequest as error:
             faults += [(path, fault) for fault in error.faults]
         except ShardwrightError as error:
@@ -190,3 +200,11 @@ def _shards(plan: bytes, asked: "PlanRequest", limits: "Limits") -> tuple["Shard
     if faults:
         raise InvalidRequest(faults)
     return given
+
+
+def _told_ms(plan: bytes) -> float | None:
+    """The cost that an answer of /plan or /estimate says, where the file is one."""
+    from service.api.parsing import parse_object
+
+    told = parse_object(plan).get("max_cost_ms")
+    return told if isinstance(told, float) else None

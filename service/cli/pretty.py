@@ -87,12 +87,12 @@ def _compared_devices(plan: Mapping[str, Any]) -> Table:
 
 def _compared_plans(plans: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("plan", title="Largest total, ms")
-    for heading in ("predicted", "measured", "error", "slowest\ncompute\nspread"):
+    for heading in ("predicted", "measured", "error", "spread", "fits"):
         table.add_column(heading, justify="right")
     for plan in plans:
         predicted, measured = plan["max_cost_ms"]["predicted"], plan["max_cost_ms"]["measured"]
         numbers = (f"{predicted:.2f}", f"{measured:.2f}", f"{predicted / measured - 1:+.1%}")
-        table.add_row(escape(plan["name"]), *numbers, f"{plan['slowest_compute_spread']:.1%}")
+        table.add_row(escape(plan["name"]), *numbers, f"{plan['cost_spread']:.1%}", "yes" if plan["fits"] else "no")
     return table
 
 
@@ -105,12 +105,12 @@ def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
     order = summary["order"]
     if order is None:
         return lines
-    tau = "" if order["kendall_tau"] is None else f", Kendall's tau {order['kendall_tau']:.3f}"
-    best = "is the cheapest" if order["best_picked"] else f"costs {order['regret_ms']:.2f} ms more than the cheapest"
+    best = "is" if order["best_picked"] else f"costs {order['regret_ms']:.2f} ms more than"
     return [
         *lines,
         f"predicted order: {', '.join(order['by_prediction'])}",
         f"measured order: {', '.join(order['by_measurement'])}",
-        f"{order['pairs_ordered_the_same']} of {order['pairs']} pairs ordered the same{tau}; "
-        f"{order['by_prediction'][0]}, predicted to be the cheapest, {best}",
+        f"{order['pairs_ordered_the_same']} of {order['pairs']} pairs ordered as predicted; besides "
+        f"{order['pairs_within_noise']} within noise, {order['pairs_predicted_alike']} predicted alike",
+        f"what is predicted to be the cheapest {best} the cheapest, as far as the repeats tell",
     ]

@@ -135,8 +135,8 @@ class AnalyticCommunication:
         """Name of the version."""
         return self._version
 
-    def forward_transfer(self, widths: Floats, batch_size: int) -> Floats:
-        """Milliseconds of exchanging pooled vectors; [..., D] -> [..., D]."""
+    def forward_transfer(self, widths: Floats, wait_ms: Floats, batch_size: int) -> Floats:
+        """Milliseconds of exchanging pooled vectors, the same whatever the waits; [..., D] -> [..., D]."""
         return self._exchange(widths, batch_size)
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:

@@ -1,9 +1,10 @@
 """The communication cost model: bytes over bandwidth, and a network over the set of devices that corrects it.
 
 NeuroShard has a network for each device count, whose forward cost takes in the start delays (MLSys 2023). Here the
-wait for the slowest device is not learned but added up (``service.search.simulator``), and the network is the same for
-any number of devices: each device's hidden vector comes from one shared layer, and the devices see each other through
-the mean and the maximum of those vectors, so that permuting the devices permutes the costs.
+wait for the slowest device is not learned but added up (``service.search.simulator``). What is left to transfer after
+it depends on the wait only within bounds: devices that wait exchange among themselves meanwhile. The network is the
+same for any number of devices: each device's hidden vector comes from one shared layer, and the devices see each other
+through the mean and the maximum of those vectors, so that permuting the devices permutes the costs.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _FLOAT_BYTES = 4
 QUANTITIES = ("one", "own_bytes", "slowest_bytes", "all_bytes")
 """Columns of ``exchange_quantities``, in order: what the physical part of a price is linear in."""
 
-FEATURE_NAMES = ("log_sent", "log_received", "log_slowest", "log_all", "share", "log_batch", "log_devices")
+FEATURE_NAMES = ("log_sent", "log_received", "log_slowest", "log_all", "share", "log_batch", "log_devices", "waited")
 """Columns of ``exchange_features``, in order."""
 
 CORRECTION_LIMIT = 1.0
@@ -85,13 +86,13 @@ class CommunicationModel:
         """Name of the version."""
         return self._version
 
-    def forward_transfer(self, widths: Floats, batch_size: int) -> Floats:
-        """Milliseconds of exchanging pooled vectors once all have started; [..., D] -> [..., D]."""
-        return self._price(widths, batch_size, FORWARD)
+    def forward_transfer(self, widths: Floats, wait_ms: Floats, batch_size: int) -> Floats:
+        """Milliseconds of exchanging pooled vectors once all have started; widths and waits [..., D] -> [..., D]."""
+        return self._price(widths, wait_ms, batch_size, FORWARD)
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
-        return self._price(widths, batch_size, BACKWARD)
+        return self._price(widths, np.zeros_like(widths), batch_size, BACKWARD)
 
     def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
         """What the prices of an exchange of these widths, [D], rest on besides the request."""
@@ -100,13 +101,13 @@ class CommunicationModel:
             return []
         return [*_unmeasured(self._measured, devices), *_beyond(self._measured, widths, batch_size)]
 
-    def _price(self, widths: Floats, batch_size: int, output: int) -> Floats:
+    def _price(self, widths: Floats, wait_ms: Floats, batch_size: int, output: int) -> Floats:
         if widths.shape[-1] == 1:
             return np.zeros_like(widths)
         w = self._w
-        quantities = exchange_quantities(widths, batch_size)
-        base = np.maximum(quantities @ w["base"][output], LEAST_MS)
-        features = np.clip(exchange_features(widths, batch_size), w["feature_low"], w["feature_high"])
+        base = physical_part(widths, batch_size, w["base"])[..., output]
+        waited = waited_share(wait_ms, base)
+        features = np.clip(exchange_features(widths, waited, batch_size), w["feature_low"], w["feature_high"])
         standard = (features - w["feature_mean"]) / w["feature_scale"]
         hidden = np.maximum(standard @ w["device.weight"].T + w["device.bias"], 0)
         others = hidden.mean(axis=-2, keepdims=True) @ w["mean.weight"].T
@@ -165,8 +166,24 @@ def exchange_quantities(widths: Floats, batch_size: int | Floats) -> Floats:
     return np.stack([np.ones_like(own), own, slowest, np.broadcast_to(all_bytes, own.shape)], axis=-1)
 
 
-def exchange_features(widths: Floats, batch_size: int | Floats) -> Floats:
-    """Features of each device among the others, ``FEATURE_NAMES``, not standardised; [..., D] -> [..., D, 7]."""
+def physical_part(widths: Floats, batch_size: int | Floats, base: Floats) -> Floats:
+    """Milliseconds that coefficients [2, Q] of the quantities come to, from ``LEAST_MS``; [..., D] -> [..., D, 2]."""
+    return np.asarray(np.maximum(exchange_quantities(widths, batch_size) @ base.T, LEAST_MS))
+
+
+def waited_share(wait_ms: Floats, physical_ms: Floats) -> Floats:
+    """How long a device waits, relative to that and its exchange together, from 0 to 1; [..., D].
+
+    The longer it waits, the more of its exchange with others that wait can be over by then, but never more than all.
+    """
+    return np.asarray(wait_ms / (wait_ms + physical_ms))
+
+
+def exchange_features(widths: Floats, waited: Floats, batch_size: int | Floats) -> Floats:
+    """Features of each device among the others, ``FEATURE_NAMES``, not standardised; [..., D] -> [..., D, 8].
+
+    ``waited`` is the ``waited_share`` of each device, [..., D], all zero where they start together.
+    """
     devices = widths.shape[-1]
     sent, received = _sent_and_received(widths, batch_size)
     slowest = np.maximum(sent, received).max(axis=-1, keepdims=True)
@@ -180,6 +197,7 @@ def exchange_features(widths: Floats, batch_size: int | Floats) -> Floats:
         share,
         np.log(np.asarray(batch_size, dtype=np.float64)),
         np.log(np.float64(devices)),
+        waited,
     )
     return np.stack([np.broadcast_to(column, widths.shape) for column in columns], axis=-1)
 

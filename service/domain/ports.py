@@ -48,8 +48,14 @@ class CommunicationCostModel(Protocol):
     def version(self) -> str:
         """Name of the version, ``<hardware>/communication/<number>``."""
 
-    def forward_transfer(self, widths: Floats, batch_size: int) -> Floats:
-        """Milliseconds of exchanging pooled vectors; output widths of D devices [..., D] -> [..., D]."""
+    def forward_transfer(self, widths: Floats, wait_ms: Floats, batch_size: int) -> Floats:
+        """Milliseconds of exchanging pooled vectors, from the last device's start on; [..., D] -> [..., D].
+
+        Args:
+            widths: pooled output columns of each of D devices; [..., D].
+            wait_ms: how long each waits for the last one to start; [..., D]. Devices that wait may exchange meanwhile.
+            batch_size: the global batch.
+        """
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; output widths of D devices [..., D] -> [..., D]."""

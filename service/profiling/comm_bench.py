@@ -32,6 +32,7 @@ _LEAST_BYTES_PER_S = 1e8
 _LATENCY_S = 0.2
 
 Stamps = NDArray[np.float64]
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,23 @@ class ExchangeTiming:
     backward_ms: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ExchangeTimes:
+    """Milliseconds of each rank in every repeat; the parts of ``ExchangeTiming``, [D, R] each."""
+
+    forward_wait_ms: Times
+    forward_transfer_ms: Times
+    backward_ms: Times
+
+    def medians(self) -> ExchangeTiming:
+        """The median of each rank."""
+        wait, transfer, backward = (
+            tuple(np.median(times, axis=1).tolist())
+            for times in (self.forward_wait_ms, self.forward_transfer_ms, self.backward_ms)
+        )
+        return ExchangeTiming(wait, transfer, backward)
+
+
 @dataclass(frozen=True, slots=True)
 class _Phase:
     """One all-to-all of one case on one rank; the tensors are views of the rank's two buffers."""
@@ -82,11 +100,22 @@ def measure_exchanges(
     repeats: int = 9,
     time_limit_s: float | None = None,
 ) -> list[ExchangeTiming]:
+    """Medians of ``exchange_times``, with its arguments and errors."""
+    return [times.medians() for times in exchange_times(exchanges, device, warmup, repeats, time_limit_s)]
+
+
+def exchange_times(
+    exchanges: Sequence[Exchange],
+    device: str = "cpu",
+    warmup: int = 2,
+    repeats: int = 9,
+    time_limit_s: float | None = None,
+) -> list[ExchangeTimes]:
     """Times the exchanges over as many ranks as they have widths.
 
     One repeat of one exchange: all ranks pass a barrier and exchange gradients backward; they pass another, each
     sleeps its start delay, and they exchange pooled vectors forward. The repeats are interleaved: the first of every
-    exchange, then the second, so that drift of the machine hits all alike.
+    exchange, then the second, each repeat in an order of its own, so that drift of the machine hits all alike.
 
     Args:
         exchanges: cases of one number of ranks.
@@ -109,7 +138,15 @@ def measure_exchanges(
         rendezvous = str(Path(folder, "rendezvous"))
         task = partial(_stamp_exchanges, tuple(exchanges), device, warmup, repeats, rendezvous)
         stamps = np.stack(run_ranks(task, ranks, time_limit_s))
-    return _timings(stamps)
+    return _times(stamps)
+
+
+def turns(cases: int, repeat: int) -> list[int]:
+    """Positions of the cases in the order that a repeat takes them, so that none always follows the same other one.
+
+    Shuffled by the repeat's number: alike in all ranks.
+    """
+    return [int(case) for case in np.random.default_rng(repeat).permutation(cases)]
 
 
 def default_time_limit_s(exchanges: Sequence[Exchange], repeats: int) -> float:
@@ -139,16 +176,11 @@ def wait_and_transfer(starts: Stamps, ends: Stamps) -> tuple[Stamps, Stamps]:
     return np.minimum(last, ends) - starts, np.maximum(ends - last, 0.0)
 
 
-def _timings(stamps: Stamps) -> list[ExchangeTiming]:
-    """Medians of stamps [D, cases, repeats, backward and forward, start and end] in seconds."""
-    waits, transfers = wait_and_transfer(stamps[..., 0], stamps[..., 1])
-    wait_ms, transfer_ms = (np.median(seconds, axis=2) * 1e3 for seconds in (waits, transfers))
+def _times(stamps: Stamps) -> list[ExchangeTimes]:
+    """Times of each case, from stamps [D, cases, repeats, backward and forward, start and end] in seconds."""
+    waits, transfers = wait_and_transfer(stamps[..., 0] * 1e3, stamps[..., 1] * 1e3)
     return [
-        ExchangeTiming(
-            forward_wait_ms=tuple(wait_ms[:, case, 1].tolist()),
-            forward_transfer_ms=tuple(transfer_ms[:, case, 1].tolist()),
-            backward_ms=tuple(transfer_ms[:, case, 0].tolist()),
-        )
+        ExchangeTimes(waits[:, case, :, 1], transfers[:, case, :, 1], transfers[:, case, :, 0])
         for case in range(stamps.shape[1])
     ]
 
@@ -205,8 +237,8 @@ def _stamp_exchanges(
     cases = [_phases(exchange, rank, *buffers) for exchange in exchanges]
     stamps = np.empty((len(cases), warmup + repeats, 2, 2))
     for repeat in range(warmup + repeats):
-        for case, phases in enumerate(cases):
-            for kind, phase in enumerate(phases):
+        for case in turns(len(cases), repeat):
+            for kind, phase in enumerate(cases[case]):
                 stamps[case, repeat, kind] = _stamped(place, phase)
     return stamps[:, warmup:]
 

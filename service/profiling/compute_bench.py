@@ -5,7 +5,6 @@ the backward pass, as training runs it.
 """
 
 import ctypes
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from service.domain import tables as spec
 from service.domain.errors import MeasurementRefused
 from service.domain.memory import buffer_bytes, optimizer_bytes
 from service.domain.tables import DataType, Optimizer, Table
+from service.profiling.host import free_memory
 from service.profiling.workload import IndexStream, index_stream
 
 BENCH_VERSION = 1
@@ -304,8 +304,8 @@ def _processor_name() -> str:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that nobody uses now: a GPU's, or this machine's."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_host_bytes()
+    """Memory that can be had now: a GPU's, or what this process may take of the host's."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
 def _check_free_memory(device: torch.device, wanted: int) -> None:
@@ -316,16 +316,6 @@ def _check_free_memory(device: torch.device, wanted: int) -> None:
             needed_bytes=wanted,
             limit_bytes=free,
         )
-
-
-def _available_host_bytes() -> int:
-    """MemAvailable of Linux; all free pages elsewhere."""
-    try:
-        with open("/proc/meminfo", encoding="utf-8") as lines:
-            found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    except OSError:
-        found = []
-    return int(found[0]) * 1024 if found else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _keep_freed_memory() -> None:

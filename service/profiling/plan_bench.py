@@ -1,52 +1,68 @@
 """Carries plans out on this machine: each device's compute by the operator, the exchanges over real ranks.
 
-Devices run alone, one after the other on one thread, so that more of them can be carried out than there are cores or
-GPUs' worth of weights in memory. A device's cost is composed of its parts as the cost models compose it: it starts the
-forward exchange once its compute and the backward exchange are done, and waits for the slowest.
+Devices run alone, one after the other and on the CPU on one thread, so that more of them can be carried out than there
+are cores. On the CPU all keep their weights in the same memory; on a GPU the weights of all devices of all plans are on
+that one GPU at once. A device's cost is composed of its parts as the cost models compose it, in each repeat: it starts
+the forward exchange once its compute and the backward exchange are done, and waits for the slowest.
 """
 
-import os
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from service.domain.costs import DeviceCost
-from service.domain.errors import MeasurementRefused
 from service.domain.memory import optimizer_bytes
 from service.domain.plan import Problem, Shard, tables_on_devices
 from service.domain.ports import CostModels
-from service.domain.tables import DataType, Table
-from service.profiling.comm_bench import Exchange, ExchangeTiming, measure_exchanges
+from service.domain.tables import Table
+from service.domain.topology import Topology
+from service.profiling.comm_bench import Exchange, ExchangeTimes, exchange_times, turns
 from service.profiling.compute_bench import BenchSettings, ComputeBench, PreparedStep, free_bytes
+from service.profiling.host import usable_cores
+from service.profiling.plan_checks import Held, refuse_devices, refuse_problem
 from service.profiling.plan_summary import DeviceComparison, PlanComparison, Summary, spread, summary_of
 from service.profiling.rows_cap import RowsCap, capped, rows_cap
 from service.profiling.workload import IndexStream, index_stream
 from service.usecases.estimate import Estimate, estimate
 
 Times = NDArray[np.float64]
-"""Milliseconds of forward and backward compute of P plans, D devices, R repeats; [P, D, R, 2]."""
+"""Milliseconds; of D devices in R repeats, where no shape is given."""
 
-Held = Sequence[Sequence[Sequence[Table]]]
-"""Tables, or slices of them, that each device of each plan holds."""
-
-ExchangeBench = Callable[[Sequence[Exchange]], list[ExchangeTiming]]
+ExchangeBench = Callable[[Sequence[Exchange]], list[ExchangeTimes]]
 Report = Callable[[str, int, int], None]
 
 _FREE_SHARE = 0.5
 _WARMUP = 2
-_NAMED = 5
+# Other processors round differently, and files may be written with fewer digits.
+_SAME_COST = {"rel_tol": 1e-4, "abs_tol": 1e-3}
+
+
+class Step(Protocol):
+    """What one device does between exchanges."""
+
+    def run(self) -> tuple[float, float]:
+        """Runs it once: milliseconds of forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """A placement to carry out, under the caller's name for it."""
+    """A placement to carry out.
+
+    Attributes:
+        name: the caller's.
+        shards: the placement.
+        told_ms: cost that was predicted when it was made, None where that is not known.
+    """
 
     name: str
     shards: tuple[Shard, ...]
+    told_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +115,7 @@ class PlanBench:
     Args:
         settings: how to measure.
         report: told what is being done, how much of it is done, and of how much.
-        exchange_bench: measures exchanges; ``measure_exchanges`` on the settings' device where None.
+        exchange_bench: measures exchanges; ``exchange_times`` on the settings' device where None.
     """
 
     def __init__(
@@ -123,104 +139,123 @@ class PlanBench:
 
         Raises:
             InvalidRequest: the problem has faults, or a plan does not place every column of it exactly once.
-            MeasurementRefused: the operator cannot run a device's tables here, the plans do not fit in memory, or
-                the exchanges failed.
+            MeasurementRefused: the hardware asked for is not what is measured on, the operator cannot run a device's
+                tables here, the plans do not fit in memory, or the exchanges failed.
         """
-        _refuse_mixed_precision(problem)
-        _refuse_missing_gpus(self._settings.device, problem.topology.device_count)
-        estimates = [estimate(problem, models, plan.shards) for plan in plans]
+        refuse_problem(problem, self._settings.device)
+        asked = [estimate(problem, models, plan.shards) for plan in plans]
         memory = self._settings.memory_bytes or int(_FREE_SHARE * free_bytes(torch.device(self._settings.device)))
-        devices = [tables for found in estimates for tables in tables_on_devices(problem, found.shards)]
+        devices = [tables for found in asked for tables in tables_on_devices(problem, found.shards)]
         cap = rows_cap(problem, devices, memory, shared=self._on_cpu)
-        assumed = [found.assumptions for found in estimates]
-        if cap:
-            problem = capped(problem, cap)
-            estimates = [estimate(problem, models, plan.shards) for plan in plans]
-        held = [tables_on_devices(problem, found.shards) for found in estimates]
-        times, environment = self._compute(problem, plans, held, memory)
-        measured = self._with_exchanges(problem, held, times)
-        compared = tuple(map(_compared, plans, estimates, assumed, measured, times))
-        cores = len(os.sched_getaffinity(0))
+        cut = capped(problem, cap)
+        priced = [estimate(cut, models, plan.shards) for plan in plans] if cap else asked
+        held = [tables_on_devices(cut, found.shards) for found in priced]
+        compute, environment = self._compute(cut, [plan.name for plan in plans], held, memory)
+        compared = tuple(map(_compared, plans, asked, priced, self._parts(cut, held, compute)))
+        cores = usable_cores()
         oversubscribed = self._on_cpu and problem.topology.device_count > cores
+        said = _assumptions(problem.topology, environment["device"], cap, cores if oversubscribed else None)
         return CarriedOut(
             plans=compared,
             summary=summary_of(compared),
             rows_capped=cap,
             models=models.versions,
-            assumptions=tuple(_assumptions(cap, problem.topology.device_count, cores if oversubscribed else None)),
+            assumptions=tuple(said),
             cores=cores,
             oversubscribed=oversubscribed,
             repeats=self._settings.repeats,
             environment=environment,
         )
 
-    def _compute(
-        self, problem: Problem, plans: Sequence[GivenPlan], held: Held, memory: int
-    ) -> tuple[Times, dict[str, str]]:
-        """Runs every device of every plan, all of them once before any is run again; empty devices take no time."""
+    def _compute(self, problem: Problem, names: Sequence[str], held: Held, memory: int) -> tuple[Times, dict[str, str]]:
         bench = ComputeBench(BenchSettings(device=self._settings.device, memory_bytes=memory))
-        _refuse_what_cannot_run(bench, problem, plans, held)
+        refuse_devices(bench, problem, names, held)
         self._report("tables prepared", 0, 1)
-        steps = _prepared(bench, problem, held, self._settings.seed)
+        steps = prepared_steps(bench, problem, held, self._settings.seed)
         self._report("tables prepared", 1, 1)
-        rounds = _WARMUP + self._settings.repeats
-        times = np.zeros((len(held), problem.topology.device_count, rounds, 2))
-        for repeat in range(rounds):
-            for plan in plan_order(len(held), repeat):
-                for device in range(problem.topology.device_count):
-                    if (plan, device) in steps:
-                        times[plan, device, repeat] = steps[plan, device].run()
-            self._report("repeats of all devices' compute", repeat + 1, rounds)
-        return times[:, :, _WARMUP:], bench.environment()
+        devices = problem.topology.device_count
+        return run_in_turns(steps, len(held), devices, self._settings.repeats, self._report), bench.environment()
 
-    def _with_exchanges(self, problem: Problem, held: Held, times: Times) -> list[tuple[DeviceCost, ...]]:
+    def _parts(self, problem: Problem, held: Held, compute: Times) -> list[Times]:
         widths = [tuple(sum(table.output_width for table in tables) for tables in plan) for plan in held]
         self._report("exchanges", 0, 1)
-        costs = exchanged_costs(np.median(times, axis=2), widths, problem.global_batch_size, self._exchange)
+        parts = exchanged_parts(compute, widths, problem.global_batch_size, self._exchange)
         self._report("exchanges", 1, 1)
-        return costs
+        return parts
 
 
-def exchanged_costs(
-    compute: NDArray[np.float64], widths: Sequence[tuple[int, ...]], batch_size: int, exchange: ExchangeBench
-) -> list[tuple[DeviceCost, ...]]:
-    """Measured costs of P plans: their compute, and exchanges that start when it has them start.
+def run_in_turns(
+    steps: Mapping[tuple[int, int], Step], plans: int, devices: int, repeats: int, report: Report
+) -> Times:
+    """Runs every device of every plan, all of them once before any is run again, and untimed at first.
 
     Args:
-        compute: forward and backward milliseconds of each device; [P, D, 2].
+        steps: by plan and device; a device without one takes no time.
+        plans: number P.
+        devices: number D of each.
+        repeats: timed ones, R.
+        report: told how many rounds are done.
+
+    Returns:
+        Milliseconds of forward and backward, [P, D, R, 2].
+    """
+    rounds = _WARMUP + repeats
+    times = np.zeros((plans, devices, rounds, 2))
+    for repeat in range(rounds):
+        for plan in turns(plans, repeat):
+            for device in range(devices):
+                if (plan, device) in steps:
+                    times[plan, device, repeat] = steps[plan, device].run()
+        report("repeats of all devices' compute", repeat + 1, rounds)
+    return times[:, :, _WARMUP:]
+
+
+def exchanged_parts(
+    compute: Times, widths: Sequence[tuple[int, ...]], batch_size: int, exchange: ExchangeBench
+) -> list[Times]:
+    """Parts of the costs of P plans: their compute, and exchanges that start when it has them start.
+
+    Args:
+        compute: forward and backward of each device in each repeat; [P, D, R, 2].
         widths: pooled output columns of each device; P times D.
         batch_size: the global batch.
-        exchange: measures exchanges; not asked for one device, which exchanges nothing.
+        exchange: measures exchanges, R repeats of each; not asked for one device, which exchanges nothing.
+
+    Returns:
+        Of each plan what ``composed`` returns.
     """
-    devices = compute.shape[1]
+    devices, repeats = compute.shape[1:3]
     if devices == 1:
-        nothing = ExchangeTiming((0.0,), (0.0,), (0.0,))
-        return [composed(plan, nothing, nothing) for plan in compute]
+        nothing = np.zeros((1, repeats))
+        return [composed(plan, ExchangeTimes(nothing, nothing, nothing)) for plan in compute]
     together = (0.0,) * devices
-    backward = exchange([Exchange(columns, batch_size, together) for columns in widths])
-    delays = [start_delays(plan, first.backward_ms) for plan, first in zip(compute, backward, strict=True)]
-    forward = exchange([Exchange(columns, batch_size, late) for columns, late in zip(widths, delays, strict=True)])
-    return list(map(composed, compute, backward, forward))
+    first = exchange([Exchange(columns, batch_size, together) for columns in widths])
+    delays = [start_delays(plan, times.backward_ms) for plan, times in zip(compute, first, strict=True)]
+    late = exchange([Exchange(columns, batch_size, delay) for columns, delay in zip(widths, delays, strict=True)])
+    return list(map(composed, compute, late))
 
 
-def start_delays(compute: NDArray[np.float64], backward_comm: Sequence[float]) -> tuple[float, ...]:
-    """How much later than the first each of D devices starts its forward exchange, ms; [D, 2] and D entries."""
-    starts = compute.sum(axis=1) + np.array(backward_comm)
+def start_delays(compute: Times, backward_comm: Times) -> tuple[float, ...]:
+    """How much later than the first each of D devices starts its forward exchange, by medians; [D, R, 2] and [D, R]."""
+    starts = np.median(compute.sum(axis=-1) + backward_comm, axis=1)
     return tuple(float(late) for late in starts - starts.min())
 
 
-def composed(compute: NDArray[np.float64], backward: ExchangeTiming, forward: ExchangeTiming) -> tuple[DeviceCost, ...]:
-    """Costs of D devices from their compute [D, 2] and what each of the two exchanges is measured for."""
-    return tuple(
-        DeviceCost(
-            forward_compute=float(compute[d, 0]),
-            backward_compute=float(compute[d, 1]),
-            forward_wait=forward.forward_wait_ms[d],
-            forward_transfer=forward.forward_transfer_ms[d],
-            backward_comm=backward.backward_ms[d],
-        )
-        for d in range(len(compute))
-    )
+def composed(compute: Times, exchange: ExchangeTimes) -> Times:
+    """Parts of the cost of D devices in R repeats, in the order of ``DeviceCost``; [D, 5, R].
+
+    A device waits from its own start of the forward exchange in that repeat to the last one's. The wait that the ranks
+    measured is left out: it is that of start delays which are medians, and with a repeat's compute it would let the
+    noise of devices that only wait count as cost.
+
+    Args:
+        compute: forward and backward of each device; [D, R, 2].
+        exchange: measured with the plan's start delays.
+    """
+    starts = compute.sum(axis=-1) + exchange.backward_ms
+    waits = starts.max(axis=0) - starts
+    parts = (compute[..., 0], compute[..., 1], waits, exchange.forward_transfer_ms, exchange.backward_ms)
+    return np.stack(parts, axis=1)
 
 
 def lookups_of(table: Table, batch_size: int, seed: int) -> IndexStream:
@@ -229,13 +264,8 @@ def lookups_of(table: Table, batch_size: int, seed: int) -> IndexStream:
     return index_stream(table, batch_size, np.random.default_rng([seed, name]))
 
 
-def plan_order(plans: int, repeat: int) -> list[int]:
-    """Positions of the plans in the order that a repeat runs them: each comes first equally often."""
-    return [(repeat + i) % plans for i in range(plans)]
-
-
-def _prepared(bench: ComputeBench, problem: Problem, held: Held, seed: int) -> dict[tuple[int, int], PreparedStep]:
-    """The steps of all devices that hold tables, by plan and device."""
+def prepared_steps(bench: ComputeBench, problem: Problem, held: Held, seed: int) -> dict[tuple[int, int], PreparedStep]:
+    """The steps of all devices that hold tables, by plan and device; ``lookups_of`` has their lookups."""
 
     def state(place: tuple[int, int]) -> int:
         plan, device = place
@@ -253,74 +283,57 @@ def _prepared(bench: ComputeBench, problem: Problem, held: Held, seed: int) -> d
 
 
 def _exchanges_on(settings: PlanBenchSettings) -> ExchangeBench:
-    def exchange(exchanges: Sequence[Exchange]) -> list[ExchangeTiming]:
-        return measure_exchanges(exchanges, settings.device, _WARMUP, settings.repeats)
+    def exchange(exchanges: Sequence[Exchange]) -> list[ExchangeTimes]:
+        return exchange_times(exchanges, settings.device, _WARMUP, settings.repeats)
 
     return exchange
 
 
-def _compared(
-    plan: GivenPlan, found: Estimate, assumed: tuple[str, ...], measured: tuple[DeviceCost, ...], times: Times
-) -> PlanComparison:
-    """A plan's comparison; ``times`` are its own, [D, R, 2]."""
-    compute = times.sum(axis=-1)
-    devices = zip(found.devices, measured, compute, strict=True)
+def _compared(plan: GivenPlan, asked: Estimate, priced: Estimate, parts: Times) -> PlanComparison:
+    """A plan's comparison.
+
+    Args:
+        plan: as given.
+        asked: its price with all rows.
+        priced: its price with the rows that were measured.
+        parts: what ``composed`` returns, [D, 5, R].
+    """
+    totals, compute = parts.sum(axis=1), parts[:, :2].sum(axis=1)
     return PlanComparison(
         name=plan.name,
-        devices=tuple(DeviceComparison(report.cost, cost, spread(repeats)) for report, cost, repeats in devices),
-        slowest_compute_spread=spread(compute.max(axis=0)),
-        assumptions=assumed,
+        devices=tuple(
+            DeviceComparison(
+                predicted=report.cost,
+                measured=DeviceCost(*np.median(parts[d], axis=1).tolist()),
+                measured_total_ms=float(np.median(totals[d])),
+                compute_spread=spread(compute[d]),
+            )
+            for d, report in enumerate(priced.devices)
+        ),
+        cost_repeats_ms=tuple(totals.max(axis=0).tolist()),
+        slowest_compute_repeats_ms=tuple(compute.max(axis=0).tolist()),
+        fits=all(report.memory.total <= report.memory_limit_bytes for report in asked.devices),
+        assumptions=(*asked.assumptions, *_told_otherwise(plan, asked)),
     )
 
 
-def _assumptions(cap: RowsCap | None, devices: int, cores: int | None) -> Iterator[str]:
+def _told_otherwise(plan: GivenPlan, asked: Estimate) -> list[str]:
+    if plan.told_ms is None or math.isclose(plan.told_ms, asked.max_cost_ms, **_SAME_COST):
+        return []
+    return [
+        f"the plan says that it costs {plan.told_ms:.3f} ms, this request is predicted to cost "
+        f"{asked.max_cost_ms:.3f} ms with it: it was made for another request or by other models"
+    ]
+
+
+def _assumptions(topology: Topology, device: str, cap: RowsCap | None, cores: int | None) -> Iterator[str]:
+    """What measuring had to assume; ``cores`` where they were fewer than the ranks that exchanged."""
+    yield (
+        f"costs are predicted for {topology.hardware} and measured on {device}: they can be compared as far as these "
+        "are the same"
+    )
     if cap:
         yield cap.sentence()
     if cores is not None:
-        yield f"{devices} ranks exchanged on {cores} cores: they waited for each other's turn, exchanges are too slow"
-
-
-def _refuse_mixed_precision(problem: Problem) -> None:
-    """All devices share one memory for their weights, which holds numbers of one precision."""
-    names: dict[DataType, list[str]] = {}
-    for table in problem.tables:
-        names.setdefault(table.data_type, []).append(table.name)
-    if len(names) > 1:
-        held = "; ".join(f"{data_type.value}: {_listed(members)}" for data_type, members in names.items())
-        raise MeasurementRefused(f"plans are carried out with one data_type for all tables, these have several: {held}")
-
-
-def _refuse_missing_gpus(device: str, devices: int) -> None:
-    if device == "cpu":
-        return
-    found = torch.cuda.device_count()
-    if found < devices:
-        raise MeasurementRefused(
-            f"carrying out a plan of {devices} devices needs as many GPUs for its exchanges, {found} are here: "
-            "measure it on cpu"
-        )
-
-
-def _refuse_what_cannot_run(bench: ComputeBench, problem: Problem, plans: Sequence[GivenPlan], held: Held) -> None:
-    """Before anything is measured, and with the plan, the device and its tables named."""
-    for plan, devices in zip(plans, held, strict=True):
-        for device, tables in enumerate(devices):
-            if not tables:
-                continue
-            try:
-                bench.refuse(tables, problem.global_batch_size, problem.optimizer)
-            except MeasurementRefused as error:
-                where = f"plan {plan.name}, device {device} ({_described(tables)})"
-                raise MeasurementRefused(f"{where}: {error.detail}", **error.data) from error
-
-
-def _described(tables: Sequence[Table]) -> str:
-    groups: dict[str, list[str]] = {}
-    for table in tables:
-        groups.setdefault(f"{table.data_type.value}, {table.pooling_mode.value}", []).append(table.name)
-    return "; ".join(f"{kind}: {_listed(names)}" for kind, names in groups.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+        ranks = topology.device_count
+        yield f"{ranks} ranks exchanged on {cores} cores: they waited for each other's turn, exchanges are too slow"

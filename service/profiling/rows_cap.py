@@ -1,23 +1,24 @@
 """Cutting tables' rows so that plans can be carried out in less memory than they were made for.
 
 One cap holds for every table of every plan, so that plans stay comparable. Fewer rows change where lookups go, not how
-often they repeat: a cut table keeps the distinct ids that one batch of it looks up, and with them its reuse histogram.
+often they repeat: a cut table keeps the distinct ids that one batch of it looks up and its reuse histogram, also where
+these were only inferred. Where told distinct ids contradict the law that a missing histogram is inferred by, they alone
+are kept.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from service.cost_models.assumptions import listed
 from service.domain.errors import MeasurementRefused
 from service.domain.memory import buffer_bytes, optimizer_bytes
 from service.domain.plan import Problem
-from service.domain.reuse import reuse_profile
-from service.domain.tables import Optimizer, Table
+from service.domain.reuse import reuse_fault, reuse_profile
+from service.domain.tables import Optimizer, ReuseHistogram, Table
 
 # Rounding to whole ids may take a few hundredths more of them, and reuse_fault allows for one.
 _ROOM = 1.05
-
-_NAMED = 5
 
 Devices = Sequence[Sequence[Table]]
 """Tables (or slices) of each device, over the devices of all plans."""
@@ -37,11 +38,10 @@ class RowsCap:
 
     def sentence(self) -> str:
         """What was cut, for people."""
-        names = list(self.tables)
-        more = f" and {len(names) - _NAMED} more tables" if len(names) > _NAMED else ""
         return (
-            f"rows of {', '.join(names[:_NAMED])}{more} were cut to {self.cap}, or to the distinct ids that a batch "
-            "looks up where those are more, to fit in memory: predictions are of the cut tables too"
+            f"rows of {listed(list(self.tables))} were cut to {self.cap}, or to the distinct ids that a batch looks up "
+            "where those are more, to fit in memory: all costs and their order, predicted and measured, are of the cut "
+            "tables"
         )
 
 
@@ -49,14 +49,15 @@ def needed_memory(devices: Devices, batch_size: int, optimizer: Optimizer, share
     """Bytes that devices prepared together take: weights with optimizer state, and the buffers of each.
 
     Args:
-        devices: of all plans.
+        devices: of all plans, one at least.
         batch_size: the global batch.
         optimizer: the fused optimizer.
-        shared: whether the weights of all are the same memory, as large as the largest.
+        shared: whether the weights of all are the same memory, as large as the largest, and so their states.
     """
-    weights = [sum(t.weight_bytes + optimizer_bytes(t, optimizer) for t in tables) for tables in devices]
+    weights = [sum(table.weight_bytes for table in tables) for tables in devices]
+    states = [sum(optimizer_bytes(table, optimizer) for table in tables) for tables in devices]
     buffers = sum(buffer_bytes(table, batch_size) for tables in devices for table in tables)
-    return (max(weights, default=0) if shared else sum(weights)) + buffers
+    return (max(weights) + max(states) if shared else sum(weights) + sum(states)) + buffers
 
 
 def rows_cap(problem: Problem, devices: Devices, limit_bytes: int, shared: bool) -> RowsCap | None:
@@ -108,12 +109,16 @@ def least_rows(table: Table, batch_size: int) -> int:
 
 
 def _capped(table: Table, cap: int, batch_size: int) -> Table:
-    """The table cut, its distinct rows pinned to what they were inferred to be before."""
+    """The table cut, its distinct rows and its histogram pinned to what they were inferred to be before."""
     counted = _counted_batch(table, batch_size)
-    known = table.distinct_rows
-    if known is None and table.lookups(counted):
-        known = reuse_profile(table, counted).distinct
-    return replace(_cut_to(table, max(cap, least_rows(table, batch_size))), distinct_rows=known)
+    cut = _cut_to(table, max(cap, least_rows(table, batch_size)))
+    if not table.lookups(counted):
+        return cut
+    before = reuse_profile(table, counted)
+    cut = replace(cut, distinct_rows=before.distinct if table.distinct_rows is None else table.distinct_rows)
+    inferred = ReuseHistogram(counted, tuple(before.fractions.tolist()))
+    pinned = replace(cut, reuse_histogram=table.reuse_histogram or inferred)
+    return cut if reuse_fault(pinned) else pinned
 
 
 def _counted_batch(table: Table, batch_size: int) -> int:

@@ -106,8 +106,8 @@ class Grid:
     def _best(self, rows: "_Rows", states: int, count: int) -> GridResult:
         """The cheapest cap of each state, the first of equals."""
         caps = len(self._caps)
-        transfer, backward = exchange_ticks(self._models, rows.widths.astype(np.float64), self._batch_size)
-        plan = (rows.costs + backward).max(axis=1) + transfer.max(axis=1)
+        found = exchange_ticks(self._models, rows.costs, rows.widths.astype(np.float64), self._batch_size)
+        plan = (rows.costs + found.backward + found.wait + found.transfer).max(axis=1)
         plan = np.where(rows.complete, plan, np.iinfo(np.int64).max).reshape(states, caps)
         best = plan.argmin(axis=1)
         each = np.arange(states)

@@ -52,10 +52,9 @@ def simulate(workspace: Workspace, placements: Integers) -> StepCosts:
     sums = _device_sums(workspace, placements)
     compute = ticks(workspace.models.compute.head(sums))
     forward, backward = compute[..., FORWARD], compute[..., BACKWARD]
-    transfer, backward_comm = _communication(workspace, placements)
-    start = forward + backward + backward_comm
-    wait = start.max(axis=1, keepdims=True) - start
-    return StepCosts(forward, backward, wait, transfer, backward_comm)
+    widths = _widths(workspace, placements)
+    exchanged = exchange_ticks(workspace.models, forward + backward, widths, workspace.problem.global_batch_size)
+    return StepCosts(forward, backward, exchanged.wait, exchanged.transfer, exchanged.backward)
 
 
 def shards_of(workspace: Workspace, placement: Integers) -> tuple[Shard, ...]:
@@ -115,20 +114,36 @@ def _shard_embeddings(workspace: Workspace, plan: NDArray[np.intp], first: NDArr
     return embeddings
 
 
-def _communication(workspace: Workspace, placements: Integers) -> tuple[Integers, Integers]:
-    """Forward transfer and backward exchange in ticks, each [N, D]; one device exchanges nothing."""
+def _widths(workspace: Workspace, placements: Integers) -> Floats:
+    """Pooled output columns of each device; [N, S] -> [N, D]."""
     count, devices = len(placements), workspace.device_count
     group = (np.arange(count)[:, None] * devices + placements).ravel()
     columns = np.broadcast_to(workspace.output_widths, placements.shape).ravel()
     held = np.bincount(group, weights=columns, minlength=count * devices)
     widths: Floats = held.astype(np.float64).reshape(count, devices)
-    return exchange_ticks(workspace.models, widths, workspace.problem.global_batch_size)
+    return widths
 
 
-def exchange_ticks(models: CostModels, widths: Floats, batch_size: int) -> tuple[Integers, Integers]:
-    """Forward transfer and backward exchange for output widths of D devices, ticks; [N, D] -> two of [N, D]."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ExchangeTicks:
+    """What the exchanges of N plans on D devices cost, in ticks; every part is [N, D]."""
+
+    wait: Integers
+    transfer: Integers
+    backward: Integers
+
+
+def exchange_ticks(models: CostModels, compute: Integers, widths: Floats, batch_size: int) -> ExchangeTicks:
+    """The exchanges of devices with this compute, in ticks, and these output widths; [N, D] each.
+
+    A device starts its forward exchange when its compute and its backward exchange are done. One device alone
+    exchanges nothing.
+    """
     if widths.shape[-1] == 1:
         nothing = np.zeros(widths.shape, dtype=np.int64)
-        return nothing, nothing
-    exchanges = models.communication
-    return ticks(exchanges.forward_transfer(widths, batch_size)), ticks(exchanges.backward(widths, batch_size))
+        return ExchangeTicks(nothing, nothing, nothing)
+    backward = ticks(models.communication.backward(widths, batch_size))
+    start = compute + backward
+    wait = start.max(axis=-1, keepdims=True) - start
+    transfer = ticks(models.communication.forward_transfer(widths, wait / TICKS_PER_MS, batch_size))
+    return ExchangeTicks(wait, transfer, backward)

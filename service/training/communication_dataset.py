@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.cost_models.communication import (
+    FORWARD,
     LEAST_MS,
     MeasuredExchanges,
     exchange_features,
     exchange_quantities,
     exchanged_bytes,
+    physical_part,
+    waited_share,
 )
 from service.domain.measurements import CommunicationMeasurement, Split
 from service.domain.plan import content_hash
@@ -42,10 +45,14 @@ class Exchanges:
     wait_ms: Values
     costs: Values
 
-    @property
-    def features(self) -> Values:
-        """``exchange_features``; [N, D, F]."""
-        return exchange_features(self.widths, self.batch_sizes)
+    def features(self, base: Values) -> Values:
+        """``exchange_features`` of the forward and the backward exchange, [N, D, 2, F]; base as in ``physical_part``.
+
+        The wait is the nominal one, as it is when a plan is priced; the backward exchange has none.
+        """
+        physical = physical_part(self.widths, self.batch_sizes, base)[..., FORWARD]
+        waits = waited_share(self.nominal_wait_ms, physical), np.zeros_like(self.widths)
+        return np.stack([exchange_features(self.widths, waited, self.batch_sizes) for waited in waits], axis=2)
 
     @property
     def quantities(self) -> Values:

@@ -16,8 +16,8 @@ measured one."""
 
 def predict(model: CommunicationCostModel, group: Exchanges) -> Values:
     """Forward transfer and backward exchange of each device, by the numpy code that serves; [N, D, 2]."""
-    rows = zip(group.widths, group.batch_sizes[:, 0], strict=True)
-    pairs = [(model.forward_transfer(w, int(b)), model.backward(w, int(b))) for w, b in rows]
+    rows = zip(group.widths, group.nominal_wait_ms, group.batch_sizes[:, 0].astype(int).tolist(), strict=True)
+    pairs = [(model.forward_transfer(w, wait, b), model.backward(w, b)) for w, wait, b in rows]
     return np.moveaxis(np.array(pairs, dtype=np.float64).reshape(len(group), 2, group.devices), 1, 2)
 
 

@@ -51,7 +51,7 @@ class CommunicationNetwork(nn.Module):
     feature_high: Tensor
 
     def __init__(self, config: CommunicationTraining, base: Tensor, features: Tensor) -> None:
-        """Takes the physical part [2, Q] and the features of all devices of the training part [*, F]."""
+        """Takes the physical part [2, Q] and all features of the training part [*, F]."""
         super().__init__()
         deviation = features.std(dim=0)
         # A feature that never varied has learnt no weight: left as it is, it cannot explode when it varies in service.
@@ -71,11 +71,11 @@ class CommunicationNetwork(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, features: Tensor, quantities: Tensor) -> Tensor:
-        """Log costs [N, D, 2] of exchanges with these features [N, D, F] and quantities [N, D, Q]."""
+        """Log costs [N, D, 2] of exchanges with features of each cost [N, D, 2, F] and quantities [N, D, Q]."""
         standard = (features.clamp(self.feature_low, self.feature_high) - self.feature_mean) / self.feature_scale
         hidden = torch.relu(self.device(standard))
         others = self.mean(hidden.mean(dim=1, keepdim=True)) + self.most(hidden.amax(dim=1, keepdim=True))
-        raw = self.out(torch.relu(self.own(hidden) + others))
+        raw = self.out(torch.relu(self.own(hidden) + others)).diagonal(dim1=-2, dim2=-1)
         physical = (quantities @ self.base.T).clamp(min=LEAST_MS).log()
         return physical + CORRECTION_LIMIT * torch.tanh(raw / CORRECTION_LIMIT)
 
@@ -101,8 +101,9 @@ def train_communication(
         Arrays of ``service.cost_models.communication.WEIGHT_SHAPES``.
     """
     torch.manual_seed(config.seed)
-    groups, judged = [_tensors(group) for group in train], [_tensors(group) for group in validation]
-    network = CommunicationNetwork(config, _physical_part(train), torch.cat([g[0].flatten(0, 1) for g in groups]))
+    base = _physical_part(train)
+    groups, judged = [_tensors(group, base) for group in train], [_tensors(group, base) for group in validation]
+    network = CommunicationNetwork(config, base, torch.cat([group[0].flatten(0, 2) for group in groups]))
     optimizer = torch.optim.AdamW(network.parameters(), config.learning_rate, weight_decay=config.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.epochs)
     best, best_state = float("inf"), copy.deepcopy(network.state_dict())
@@ -132,9 +133,9 @@ def _physical_part(groups: Sequence[Exchanges]) -> Tensor:
     return torch.from_numpy(np.stack([nnls(rows, np.ones(len(rows)))[0] / scale for rows in relative])).float()
 
 
-def _tensors(group: Exchanges) -> tuple[Tensor, ...]:
+def _tensors(group: Exchanges, base: Tensor) -> tuple[Tensor, ...]:
     """Features, quantities, logarithms of the costs, and which of them count."""
-    arrays = (group.features, group.quantities, np.log(group.costs), group.timed)
+    arrays = (group.features(base.double().numpy()), group.quantities, np.log(group.costs), group.timed)
     return tuple(torch.from_numpy(array).float() for array in arrays)
 
 

@@ -119,7 +119,7 @@ def test_exchanges_of_v100_run_at_the_narrowest_cut_of_a_dgx_1() -> None:
     messages = [len(half) * (8 - len(half)) for half in cuts]
     slowest = max(sent / (over * 20.0) for sent, over in zip(messages, links, strict=True))
     model = AnalyticCommunication("v", DATA_SHEETS["v100"])
-    found = model.forward_transfer(np.full(8, 128.0), 2**20) - ASSUMED.exchange_latency_ms
+    found = model.forward_transfer(np.full(8, 128.0), np.zeros(8), 2**20) - ASSUMED.exchange_latency_ms
     message_gb = 128 * 4 * 2**20 / 8 / 1e9
     assert found == pytest.approx(np.full(8, slowest * message_gb * 1e3))
 
@@ -272,7 +272,7 @@ def test_backward_takes_two_to_five_times_as_long_as_forward(histogram: ReuseHis
 
 
 def test_one_device_exchanges_nothing() -> None:
-    assert LINKS.forward_transfer(np.array([64.0]), 1_024).tolist() == [0.0]
+    assert LINKS.forward_transfer(np.array([64.0]), np.zeros(1), 1_024).tolist() == [0.0]
     assert LINKS.assumptions(np.ones(1), 8_192) == []
 
 
@@ -280,7 +280,7 @@ def test_an_exchange_is_priced_near_a_published_measurement() -> None:
     # nccl-tests' alltoall_perf of 524,288,000 bytes on 4 H100 SXM: 1,174 microseconds (NVIDIA/nccl, issue 2169).
     widths, batch_size = np.full(4, 128.0), 1_024_000
     assert widths[0] * batch_size * 4 == 524_288_000
-    found = LINKS.forward_transfer(widths, batch_size)
+    found = LINKS.forward_transfer(widths, np.zeros_like(widths), batch_size)
     assert found == pytest.approx(np.full(4, 1.174), rel=0.1)
     assert LINKS.backward(widths, batch_size) == pytest.approx(found)
 
@@ -288,7 +288,7 @@ def test_an_exchange_is_priced_near_a_published_measurement() -> None:
 @given(widths=st.lists(st.integers(0, 5_000), min_size=2, max_size=16), more=st.integers(1, 500))
 def test_more_columns_never_make_an_exchange_cheaper(widths: list[int], more: int) -> None:
     held = np.array(widths, dtype=np.float64)
-    cost, wider = LINKS.forward_transfer(held, 8_192), LINKS.forward_transfer(held + more, 8_192)
+    cost, wider = LINKS.backward(held, 8_192), LINKS.backward(held + more, 8_192)
     assert (cost >= ASSUMED.exchange_latency_ms).all()
     assert (wider >= cost).all()
 

@@ -33,14 +33,16 @@ def device_parts(problem: Problem, models: CostModels, placement: Sequence[int])
     parts = []
     for device in devices:
         forward, backward = compute_ticks(problem, models, held[device])
-        transfer, back = 0, 0
+        back = 0
         if len(devices) > 1:
-            transfer = ticks(models.communication.forward_transfer(widths, problem.global_batch_size)[device])
             back = ticks(models.communication.backward(widths, problem.global_batch_size)[device])
-        parts.append({"forward": forward, "backward": backward, "transfer": transfer, "backward_comm": back})
+        parts.append({"forward": forward, "backward": backward, "backward_comm": back})
     starts = [part["forward"] + part["backward"] + part["backward_comm"] for part in parts]
-    for part, start in zip(parts, starts, strict=True):
+    waits = np.array([max(starts) - start for start in starts]) / 10_000
+    transfers = models.communication.forward_transfer(widths, waits, problem.global_batch_size)
+    for part, start, transfer in zip(parts, starts, transfers, strict=True):
         part["wait"] = max(starts) - start
+        part["transfer"] = ticks(transfer) if len(devices) > 1 else 0
         part["total"] = start + part["wait"] + part["transfer"]
     return parts
 

@@ -13,7 +13,7 @@ from service.cost_models.communication import CommunicationModel, exchange_quant
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, Split
 from service.registry.store import ModelStore, Version
-from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
+from service.training.communication_dataset import Values, exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication, predict
 from service.training.communication_trainer import (
     CommunicationNetwork,
@@ -32,7 +32,10 @@ LAW = np.array([[0.3, 2e-7, 3e-7, 5e-8], [0.5, 1e-7, 6e-7, 2e-8]])
 
 
 def exchanges(count: int, ranks: tuple[int, ...] = (2, 4, 8)) -> list[CommunicationMeasurement]:
-    """Exchanges that follow ``LAW``, slower by up to half where the widths are uneven, with 2% noise."""
+    """Exchanges that follow ``LAW``, slower by up to half where the widths are uneven, with 2% noise.
+
+    A third of a transfer is done while its device waits, where it waits long.
+    """
     rng = np.random.default_rng(0)
     found = []
     for index in range(count):
@@ -41,9 +44,10 @@ def exchanges(count: int, ranks: tuple[int, ...] = (2, 4, 8)) -> list[Communicat
         batch_size = int(rng.choice([2048, 8192]))
         uneven = 1 + 0.5 * (1 - widths.mean() / max(widths.max(), 1))
         costs = exchange_quantities(widths.astype(float), batch_size) @ LAW.T * uneven
-        forward, backward = (costs * rng.normal(1, 0.02, costs.shape)).T
         delays = rng.uniform(0, 100, size=devices)
         wait = delays.max() - delays
+        costs[:, 0] *= 1 - wait / (wait + costs[:, 0]) / 3
+        forward, backward = (costs * rng.normal(1, 0.02, costs.shape)).T
         found.append(
             CommunicationMeasurement(
                 "synthetic", index, "cpu-x", tuple(map(int, widths)), batch_size, tuple(delays.tolist()),
@@ -102,9 +106,10 @@ def test_numpy_serves_what_torch_trained() -> None:
     weights = trained(rows, CommunicationTraining(epochs=2))
     model = CommunicationModel("v", weights, COVERED)
     for group in exchange_groups(rows):
-        features, quantities = (torch.from_numpy(a).float() for a in (group.features, group.quantities))
         base = torch.from_numpy(weights["base"])
-        network = CommunicationNetwork(CommunicationTraining(), base, features.flatten(0, 1))
+        arrays = (group.features(base.double().numpy()), group.quantities)
+        features, quantities = (torch.from_numpy(array).float() for array in arrays)
+        network = CommunicationNetwork(CommunicationTraining(), base, features.flatten(0, 2))
         network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
         with torch.no_grad():
             wanted = network(features, quantities).exp().numpy()
@@ -201,13 +206,19 @@ def test_devices_that_had_nothing_to_wait_for_are_neither_learned_nor_judged() -
     assert found["forward_transfer"].mape < 0.06
 
 
+def transfer(model: CommunicationModel, widths: tuple[int, ...], late_ms: float, batch_size: int) -> Values:
+    """Predicted transfer where the first rank is the last to start."""
+    waits = np.array([0.0] + [late_ms] * (len(widths) - 1))
+    return model.forward_transfer(np.array(widths, dtype=float), waits, batch_size)
+
+
 def test_transfers_are_judged_apart_for_each_skew() -> None:
     model = CommunicationModel("v", trained(exchanges(60)), COVERED)
     rows = [
         replace(
             row,
             start_delays_ms=(skew, *[0.0] * (len(row.widths) - 1)),
-            forward_transfer_ms=tuple(by * model.forward_transfer(np.array(row.widths, dtype=float), row.batch_size)),
+            forward_transfer_ms=tuple(by * transfer(model, row.widths, skew, row.batch_size)),
         )
         for row, (skew, by) in zip(exchanges(40), [(0.0, 1.0), (3.0, 2.0), (40.0, 2.0), (41.0, 0.5)] * 10, strict=True)
     ]
