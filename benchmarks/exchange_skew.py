@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from service.cost_models.communication import LEAST_MS
-from service.domain.measurements import CommunicationMeasurement, Split, newest_bench
+from service.domain.measurements import CommunicationMeasurement, Split, comparable
 from service.domain.ports import CommunicationCostModel
 from service.registry.store import COMMUNICATION, ModelStore
 from service.settings import Settings
@@ -58,6 +58,16 @@ def transfer_errors(model: CommunicationCostModel, measurements: Sequence[Commun
     return [_skew_error(bound, deviation[bins == i]) for i, bound in enumerate(UP_TO_MS) if (bins == i).any()]
 
 
+def step_biases(model: CommunicationCostModel, measurements: Sequence[CommunicationMeasurement]) -> dict[int, float]:
+    """Mean error, for each number of ranks, of what a plan's cost holds: from the first start to the last end."""
+    found = {}
+    for group in exchange_groups(measurements):
+        predicted = group.nominal_wait_ms.max(axis=1) + predict(model, group)[..., 0].max(axis=1)
+        measured = (group.wait_ms + group.costs[..., 0]).max(axis=1)
+        found[group.devices] = float((predicted / measured - 1).mean())
+    return found
+
+
 def _skew_error(up_to_ms: float, deviation: np.ndarray[tuple[int], np.dtype[np.float64]]) -> SkewError:
     error, bias, median = np.abs(deviation).mean(), deviation.mean(), np.median(deviation)
     return SkewError(up_to_ms, len(deviation), float(error), float(bias), float(median))
@@ -70,13 +80,16 @@ def main() -> None:
     if version is None:
         raise SystemExit(f"no communication model of {HARDWARE} is shipped")
     _, measured = read_measurements(store.measurement_files()[HARDWARE])
-    held_out = [m for m in newest_bench(measured) if m.split is Split.TEST]
+    held_out = [m for m in comparable(measured) if m.split is Split.TEST]
+    model = store.communication_model(version)
     print(f"transfer of {version} on {len(held_out)} held-out exchanges, by skew")
-    for found in transfer_errors(store.communication_model(version), held_out):
+    for found in transfer_errors(model, held_out):
         print(
             f"up to {found.up_to_ms:g} ms: {found.times} times, error {found.error:.1%}, bias {found.bias:+.1%}, "
             f"median bias {found.median_bias:+.1%}"
         )
+    for devices, bias in step_biases(model, held_out).items():
+        print(f"skew and longest transfer together, {devices} ranks: bias {bias:+.1%}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from benchmarks import shared_data
 from benchmarks.search_tasks import HEURISTICS, task_problem
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
-from service.domain.measurements import ComputeMeasurement, Split
+from service.domain.measurements import ComputeMeasurement, Split, comparable
 from service.domain.plan import Algorithm, Problem
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
@@ -35,7 +35,7 @@ from service.profiling.plan_summary import (
 )
 from service.registry.store import ModelStore, Version
 from service.storage.measurement_files import read_measurements
-from service.training.campaign_factors import without_factors
+from service.training.sittings import Sitting, without_factors
 from service.usecases.make_plan import PlanResult, make_plan
 
 BATCH_SIZE = 8_192
@@ -82,9 +82,9 @@ def held_out_errors(models: CostModels) -> dict[str, Errors]:
     """Errors of the compute model on random combinations that it was not trained on: all, and this batch size's."""
     store = ModelStore("model_store")
     measurements, _ = read_measurements(store.measurement_file(HARDWARE))
-    test = [m for m in measurements if m.split is Split.TEST and m.optimizer is Optimizer.SGD]
     manifest, _ = store.read(Version.parse(models.compute.version))
-    test = without_factors(test, manifest["data"]["campaign_factors"])
+    test = [m for m in comparable(measurements) if m.split is Split.TEST and m.optimizer is Optimizer.SGD]
+    test = without_factors(test, [Sitting.from_dict(sitting) for sitting in manifest["sittings"]])
     return {
         "random combinations, held out": _errors_on(test, models),
         f"those of batch {BATCH_SIZE:,}": _errors_on([m for m in test if m.batch_size == BATCH_SIZE], models),

@@ -48,7 +48,7 @@ def evaluate_public(config: CommunicationTraining) -> dict[str, Metrics]:
     weights = train_communication(train, validation, config)
     sizes = np.concatenate([exchanged_bytes(group.widths, group.batch_sizes).ravel() for group in train])
     covered = (int(sizes.min()), int(sizes.max()))
-    measured = MeasuredExchanges(COUNTS, (), (BATCH_SIZE, BATCH_SIZE), covered)
+    measured = MeasuredExchanges(COUNTS, (), (BATCH_SIZE, BATCH_SIZE), covered, (0.0, 20.0))
     model = CommunicationModel("public/communication/1", weights, measured)
     return evaluate_communication(model, test)
 

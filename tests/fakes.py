@@ -60,7 +60,7 @@ class FakeCommunication:
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         return 0.25 + batch_size * widths * 4 / 3e6
 
-    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
+    def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         return []
 
 

@@ -207,4 +207,4 @@ def _told_ms(plan: bytes) -> float | None:
     from service.api.parsing import parse_object
 
     told = parse_object(plan).get("max_cost_ms")
-    return told if isinstance(told, float) else None
+    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None

@@ -143,7 +143,7 @@ class AnalyticCommunication:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return self._exchange(widths, batch_size)
 
-    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
+    def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         """That nothing was measured and what changes that, and what is taken for granted of many devices."""
         devices = len(widths)
         if devices == 1:

@@ -58,12 +58,14 @@ class MeasuredExchanges:
         oversubscribed: those of them that were more than there were cores to run them.
         batch_sizes: smallest and largest global batch.
         device_bytes: fewest and most bytes of a device's part of an exchange.
+        skew_ms: smallest and largest time between the first start of a forward exchange and the last, milliseconds.
     """
 
     ranks: tuple[int, ...]
     oversubscribed: tuple[int, ...]
     batch_sizes: tuple[int, int]
     device_bytes: tuple[int, int]
+    skew_ms: tuple[float, float]
 
 
 class CommunicationModel:
@@ -87,19 +89,24 @@ class CommunicationModel:
         return self._version
 
     def forward_transfer(self, widths: Floats, wait_ms: Floats, batch_size: int) -> Floats:
-        """Milliseconds of exchanging pooled vectors once all have started; widths and waits [..., D] -> [..., D]."""
-        return self._price(widths, wait_ms, batch_size, FORWARD)
+        """Milliseconds of exchanging pooled vectors once all have started; widths and waits [..., D] -> [..., D].
+
+        Nobody's wait saves more than it takes: the transfer is no shorter than without waits, less the longest wait.
+        """
+        together = self._price(widths, np.zeros_like(widths), batch_size, FORWARD)
+        later = self._price(widths, wait_ms, batch_size, FORWARD)
+        return np.asarray(np.maximum(later, together - wait_ms.max(axis=-1, keepdims=True)))
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return self._price(widths, np.zeros_like(widths), batch_size, BACKWARD)
 
-    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
-        """What the prices of an exchange of these widths, [D], rest on besides the request."""
+    def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
+        """What the prices of exchanges of these widths and waits, [D] each, rest on besides the request."""
         devices = len(widths)
         if devices == 1:
             return []
-        return [*_unmeasured(self._measured, devices), *_beyond(self._measured, widths, batch_size)]
+        return [*_unmeasured(self._measured, devices), *_beyond(self._measured, widths, wait_ms, batch_size)]
 
     def _price(self, widths: Floats, wait_ms: Floats, batch_size: int, output: int) -> Floats:
         if widths.shape[-1] == 1:
@@ -128,7 +135,7 @@ def _unmeasured(measured: MeasuredExchanges, devices: int) -> list[str]:
     return [f"exchanges were measured on {known} devices{cores}: those of {devices} are extrapolated"]
 
 
-def _beyond(measured: MeasuredExchanges, widths: Floats, batch_size: int) -> list[str]:
+def _beyond(measured: MeasuredExchanges, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
     said = []
     least, most = measured.batch_sizes
     if not least <= batch_size <= most:
@@ -142,6 +149,12 @@ def _beyond(measured: MeasuredExchanges, widths: Floats, batch_size: int) -> lis
         said.append(
             f"exchanges were measured with {fewest} to {most} bytes a device: {sizes.min():.0f} to {sizes.max():.0f} "
             "are extrapolated"
+        )
+    skew, most_skew = float(wait_ms.max()), measured.skew_ms[1]
+    if skew > most_skew:
+        said.append(
+            f"devices start their forward exchanges up to {skew:.0f} ms apart, those measured {most_skew:.0f} ms: how "
+            "much is exchanged meanwhile is extrapolated"
         )
     return said
 

@@ -104,10 +104,12 @@ class CommunicationMeasurement:
 Kind = TypeVar("Kind", ComputeMeasurement, CommunicationMeasurement)
 
 
-def newest_bench(measurements: Sequence[Kind]) -> list[Kind]:
-    """Those of the newest version of the bench among them: times of different versions must not be mixed."""
+def comparable(measurements: Sequence[Kind]) -> list[Kind]:
+    """Those by the newest version of the bench, on the device that was measured last: others' times do not mix."""
     newest = max((_bench(m.environment) for m in measurements), default=0)
-    return [m for m in measurements if _bench(m.environment) == newest]
+    found = [m for m in measurements if _bench(m.environment) == newest]
+    last = max(found, key=lambda m: m.measured_at, default=None)
+    return [m for m in found if last is None or m.environment.get("device") == last.environment.get("device")]
 
 
 def configuration_content(table: Table) -> dict[str, object]:

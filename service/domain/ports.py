@@ -60,7 +60,7 @@ class CommunicationCostModel(Protocol):
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; output widths of D devices [..., D] -> [..., D]."""
 
-    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
+    def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         """Sentences that say what the model had to assume about exchanges of D devices of these widths, [D]."""
 
 

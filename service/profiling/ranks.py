@@ -109,7 +109,8 @@ def _start_all(task: Callable[[int], Any], ranks: int, folder: Path, running: li
                 _start(folder, number, running)
     except OSError as error:
         raise MeasurementRefused(
-            f"rank {number} of {ranks} (numbered from 0) could not be started ({error}): measure fewer ranks",
+            f"rank {number} of {ranks} (numbered from 0) could not be started ({error}): measure fewer ranks, or make "
+            "room where temporary files go",
             rank=number,
         ) from error
 

@@ -159,7 +159,9 @@ def _next_states(workspace: Workspace, catalogue: _Catalogue, beams: Integers, c
 
 def _chosen(workspace: Workspace, catalogue: _Catalogue, beam: Integers, candidates: int) -> Iterator[int]:
     """Positions of the N largest and the N costliest pieces that may be halved, each kind of piece once."""
-    first = {int(piece): i for i, piece in reversed(list(enumerate(beam)))}
+    first: dict[int, int] = {}
+    for i, piece in enumerate(beam.tolist()):
+        first.setdefault(piece, i)
     constraints = workspace.problem.constraints
     pieces = np.array([p for p in first if can_be_halved(constraints, catalogue.keys[p][1])], dtype=np.int64)
     held = catalogue.pieces

@@ -87,12 +87,14 @@ def measured_exchanges(measurements: Sequence[CommunicationMeasurement], least_i
     ranks = {devices for devices, _ in rows if min(rows[devices, split] for split in Split) >= least_in_part}
     shared = {len(m.widths) for m in measurements if m.environment.get("oversubscribed") == "true"}
     batch_sizes = [m.batch_size for m in measurements]
+    skews = [max(m.start_delays_ms) - min(m.start_delays_ms) for m in measurements]
     sizes = np.concatenate([exchanged_bytes(np.array(m.widths, dtype=np.float64), m.batch_size) for m in measurements])
     return MeasuredExchanges(
         ranks=tuple(sorted(ranks)),
         oversubscribed=tuple(sorted(ranks & shared)),
         batch_sizes=(min(batch_sizes), max(batch_sizes)),
         device_bytes=(floor(sizes.min()), ceil(sizes.max())),
+        skew_ms=(min(skews), max(skews)),
     )
 
 

@@ -55,7 +55,7 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
         devices=devices,
         max_cost_ms=max_total(tuple(report.cost for report in devices)),
         models=models.versions,
-        assumptions=(*assumptions_of(problem, models, merged), *_overfull(devices)),
+        assumptions=(*assumptions_of(problem, models, merged, devices), *_overfull(devices)),
     )
 
 

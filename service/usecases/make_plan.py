@@ -78,7 +78,7 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
         max_cost_ms=max_total(tuple(report.cost for report in devices)),
         models=models.versions,
         assumptions=(
-            *assumptions_of(problem, models, shards),
+            *assumptions_of(problem, models, shards, devices),
             *(by_memory if found.by_memory_alone else []),
         ),
     )
@@ -101,15 +101,18 @@ def _placed(problem: Problem, models: CostModels, search: Search, seed: int, dea
     return search(workspace, seed, deadline)
 
 
-def assumptions_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> list[str]:
+def assumptions_of(
+    problem: Problem, models: CostModels, shards: Sequence[Shard], devices: Sequence[DeviceReport]
+) -> list[str]:
     """What the models assumed, what cutting tables changes, and which stay whole unasked, one sentence each."""
     pieces = Counter(shard.table for shard in shards)
     held = tables_on_devices(problem, shards)
     widths = np.array([sum(table.output_width for table in tables) for tables in held], dtype=np.float64)
+    waits = np.array([report.cost.forward_wait for report in devices])
     return [
         *memory_assumptions(problem.topology),
         *models.compute.assumptions(problem.tables, problem.global_batch_size, problem.optimizer),
-        *models.communication.assumptions(widths, problem.global_batch_size),
+        *models.communication.assumptions(widths, waits, problem.global_batch_size),
         *_row_wise_cuts(problem, pieces),
         *_whole_unasked(problem, pieces),
     ]

@@ -11,10 +11,9 @@ from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements
-from service.domain.measurements import Kind, Split, newest_bench
+from service.domain.measurements import Kind, Split, comparable
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.domain.tables import Optimizer
-from service.training.campaign_factors import campaign_factors, without_factors
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
@@ -22,6 +21,7 @@ from service.training.compute_dataset import data_fingerprint, measured_domain, 
 from service.training.compute_evaluation import evaluate_compute
 from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.metrics import Metrics
+from service.training.sittings import PAUSE, sittings, without_factors
 
 LEAST_COMPUTE = 50
 """Fewest compute measurements to train on."""
@@ -32,7 +32,6 @@ LEAST_IN_PART = 5
 LEAST_COMMUNICATION = 100
 """Fewest exchanges to train on."""
 
-_PAUSE = timedelta(minutes=5)
 _REMEDY = "run `shardwright profile` or `shardwright db seed`"
 
 
@@ -57,17 +56,17 @@ def train_compute_version(
     """Trains the compute model of a hardware and writes the next version.
 
     The features do not tell optimizers apart, so one model is of one optimizer's measurements, and of those of the
-    newest bench alone. How fast the machine was in each campaign is taken out. Trains on the train part, chooses the
-    epoch on the validation part and reports on the frozen test part.
+    newest device and bench alone. How fast the machine was in each sitting is taken out. Trains on the train part,
+    chooses the epoch on the validation part and reports on the frozen test part.
 
     Raises:
         TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part.
     """
     stored = [row for row in measurements.compute(hardware) if row.optimizer is optimizer]
-    rows = newest_bench(stored)
+    rows = comparable(stored)
     parts = _parts(hardware, rows, LEAST_COMPUTE, f"combinations with {optimizer.value}")
-    factors = campaign_factors(rows, config)
-    parts = {split: without_factors(part, factors) for split, part in parts.items()}
+    times = sittings(rows, config)
+    parts = {split: without_factors(part, times) for split, part in parts.items()}
     weights = train_compute(
         measurements_dataset(parts[Split.TRAIN]), measurements_dataset(parts[Split.VALIDATION]), config, report
     )
@@ -77,7 +76,8 @@ def train_compute_version(
         **_provenance(rows, now),
         "features_version": FEATURES_VERSION,
         "measured": asdict(measured_domain(rows)),
-        "data": {"fingerprint": data_fingerprint(rows), **_amounts(parts, stored), "campaign_factors": factors},
+        "data": {"fingerprint": data_fingerprint(rows), **_amounts(parts, stored)},
+        "sittings": [sitting.as_dict() for sitting in times],
         "training": asdict(config),
         "metrics": {name: value.as_dict() for name, value in found.items()},
     }
@@ -94,14 +94,14 @@ def train_communication_version(
 ) -> TrainedVersion:
     """Trains the communication model of a hardware, for all numbers of devices, and writes the next version.
 
-    Takes the measurements of the newest bench alone.
+    Takes the measurements of the newest device and bench alone.
 
     Raises:
         TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_IN_PART`` in a part of any
             number of devices.
     """
     stored = measurements.communication(hardware)
-    rows = newest_bench(stored)
+    rows = comparable(stored)
     parts = _parts(hardware, rows, LEAST_COMMUNICATION, "exchanges")
     measured = measured_exchanges(rows, LEAST_IN_PART)
     if not measured.ranks:
@@ -128,8 +128,8 @@ def _parts(hardware: str, rows: Sequence[Kind], least: int, what: str) -> dict[S
         parts[row.split].append(row)
     if len(rows) < least or min(map(len, parts.values())) < LEAST_IN_PART:
         raise TooFewMeasurements(
-            f"{len(rows)} {what} of {hardware} by the newest bench are stored, {least} with {LEAST_IN_PART} in every "
-            f"part are needed: {_REMEDY}"
+            f"{len(rows)} {what} of {hardware} by the newest device and bench are stored, {least} with "
+            f"{LEAST_IN_PART} in every part are needed: {_REMEDY}"
         )
     return parts
 
@@ -139,9 +139,9 @@ def _counts(parts: Mapping[Split, Sequence[object]]) -> dict[str, int]:
 
 
 def _amounts(parts: Mapping[Split, Sequence[object]], stored: Sequence[object]) -> dict[str, Any]:
-    """Rows of each part, and how many of those stored an older bench measured, which are not among them."""
+    """Rows of each part, and how many stored ones are not among them: of an older bench or of another device."""
     rows = _counts(parts)
-    return {"rows": rows, "left_out_as_older_bench": len(stored) - sum(rows.values())}
+    return {"rows": rows, "left_out": len(stored) - sum(rows.values())}
 
 
 def _provenance(rows: Sequence[Kind], now: datetime) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _campaigns(rows: Sequence[Kind]) -> dict[str, Any]:
     measuring: dict[str, timedelta] = defaultdict(timedelta)
     for before, after in pairwise(sorted(rows, key=lambda row: row.measured_at)):
         gap = after.measured_at - before.measured_at
-        measuring[after.campaign] += gap if gap < _PAUSE else timedelta()
+        measuring[after.campaign] += gap if gap < PAUSE else timedelta()
     counts = Counter(row.campaign for row in rows)
     return {
         name: {"rows": counts[name], "hours": round(measuring[name].total_seconds() / 3600, 2)}

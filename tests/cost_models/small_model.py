@@ -12,7 +12,7 @@ from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION
 
 MEASURED = MeasuredDomain((2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",), ("sum",))
 FACTS = {"hardware": "cpu-x", "features_version": FEATURES_VERSION, "measured": asdict(MEASURED)}
-EXCHANGES = MeasuredExchanges((2, 4, 8), (8,), (2048, 65536), (1_000, 100_000_000))
+EXCHANGES = MeasuredExchanges((2, 4, 8), (8,), (2048, 65536), (1_000, 100_000_000), (0.0, 200.0))
 COMMUNICATION_FACTS = {"hardware": "cpu-x", "measured": asdict(EXCHANGES)}
 
 

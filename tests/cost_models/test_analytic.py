@@ -273,7 +273,7 @@ def test_backward_takes_two_to_five_times_as_long_as_forward(histogram: ReuseHis
 
 def test_one_device_exchanges_nothing() -> None:
     assert LINKS.forward_transfer(np.array([64.0]), np.zeros(1), 1_024).tolist() == [0.0]
-    assert LINKS.assumptions(np.ones(1), 8_192) == []
+    assert LINKS.assumptions(np.ones(1), np.zeros(1), 8_192) == []
 
 
 def test_an_exchange_is_priced_near_a_published_measurement() -> None:
@@ -326,10 +326,10 @@ def test_memory_beyond_what_the_data_sheet_prints_is_said() -> None:
 
 
 def test_devices_beyond_a_host_are_said_to_be_priced_as_one() -> None:
-    (near,) = LINKS.assumptions(np.ones(8), 8_192)
+    (near,) = LINKS.assumptions(np.ones(8), np.zeros(8), 8_192)
     assert "analytic" in near
     assert "shardwright train communication --hardware h100" in near
-    first, far = LINKS.assumptions(np.ones(16), 8_192)
+    first, far = LINKS.assumptions(np.ones(16), np.zeros(16), 8_192)
     assert first == near
     assert "16 devices" in far
     assert "NVLink" in far
@@ -338,8 +338,8 @@ def test_devices_beyond_a_host_are_said_to_be_priced_as_one() -> None:
 @pytest.mark.parametrize(("name", "fragment"), [("v100", "DGX-1, which has no switch"), ("l4", "memory of the host")])
 def test_hosts_whose_links_are_no_crossbar_are_named(name: str, fragment: str) -> None:
     model = AnalyticCommunication("v", DATA_SHEETS[name])
-    assert model.assumptions(np.ones(1), 8_192) == []
-    first, said = model.assumptions(np.ones(2), 8_192)
+    assert model.assumptions(np.ones(1), np.zeros(1), 8_192) == []
+    first, said = model.assumptions(np.ones(2), np.zeros(2), 8_192)
     assert f"exchanges of {name} were not measured" in first
     assert said.startswith(f"exchanges of {name} are priced as ")
     assert fragment in said

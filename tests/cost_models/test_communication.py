@@ -131,35 +131,56 @@ def _two_devices(late_ms: float, batch_size: int) -> StepCosts:
 def test_one_device_exchanges_nothing() -> None:
     model = small_communication()
     assert model.forward_transfer(np.array([64.0]), np.zeros(1), 1024).tolist() == [0.0]
-    assert model.assumptions(np.array([64.0]), 1024) == []
+    assert model.assumptions(np.array([64.0]), np.zeros(1), 1024) == []
 
 
 def test_what_was_not_measured_is_said() -> None:
     model = small_communication()
-    assert model.assumptions(np.full(4, 64.0), 8192) == []
-    (extrapolated,) = model.assumptions(np.full(16, 64.0), 8192)
+    assert model.assumptions(np.full(4, 64.0), np.zeros(4), 8192) == []
+    (extrapolated,) = model.assumptions(np.full(16, 64.0), np.zeros(16), 8192)
     assert "2, 4, 8 devices, of which 8 on fewer cores" in extrapolated
     assert "those of 16 are extrapolated" in extrapolated
-    (shared,) = model.assumptions(np.full(8, 64.0), 8192)
+    (shared,) = model.assumptions(np.full(8, 64.0), np.zeros(8), 8192)
     assert "fewer cores" in shared
 
 
 @pytest.mark.parametrize("batch_size", [2047, 65_537])
 def test_a_batch_beyond_those_measured_is_said(batch_size: int) -> None:
-    (said,) = small_communication().assumptions(np.full(4, 64.0), batch_size)
+    (said,) = small_communication().assumptions(np.full(4, 64.0), np.zeros(4), batch_size)
     assert f"2048 to 65536: those of {batch_size} are extrapolated" in said
 
 
 def test_bytes_beyond_those_measured_are_said() -> None:
     # Of a batch of 8192, each of 4 devices sends the vectors of 3 * 2048 samples.
-    (much,) = small_communication().assumptions(np.array([8.0, 8.0, 8.0, 6000.0]), 8192)
+    (much,) = small_communication().assumptions(np.array([8.0, 8.0, 8.0, 6000.0]), np.zeros(4), 8192)
     assert f"1000 to 100000000 bytes a device: {6008 * 2048 * 4 + 8 * 2048 * 4} to {6000 * 3 * 2048 * 4}" in much
-    (none,) = small_communication().assumptions(np.zeros(4), 8192)
+    (none,) = small_communication().assumptions(np.zeros(4), np.zeros(4), 8192)
     assert "0 to 0 are extrapolated" in none
-    few_cores = MeasuredExchanges((2,), (), (2048, 65536), (0, 100_000_000))
+    few_cores = MeasuredExchanges((2,), (), (2048, 65536), (0, 100_000_000), (0.0, 200.0))
     model = CommunicationModel("v", exchange_weights(), few_cores)
-    (extrapolated,) = model.assumptions(np.full(3, 64.0), 8192)
+    (extrapolated,) = model.assumptions(np.full(3, 64.0), np.zeros(3), 8192)
     assert "measured on 2 devices: those of 3 are extrapolated" in extrapolated
+
+
+def test_a_skew_beyond_those_measured_is_said() -> None:
+    (said,) = small_communication().assumptions(np.full(4, 64.0), np.array([0.0, 301.0, 5.0, 1.0]), 8192)
+    assert "up to 301 ms apart, those measured 200 ms" in said
+
+
+def test_no_wait_saves_more_than_it_takes() -> None:
+    widths = np.random.default_rng(0).integers(4, 900, size=(200, 8)).astype(float)
+    waits = np.random.default_rng(1).uniform(0, 20, size=(200, 8))
+    waits -= waits.min(axis=1, keepdims=True)
+    bound = 0
+    for seed in range(6):
+        arrays = {**exchange_weights(seed), "feature_mean": np.zeros(8, dtype=np.float32)}
+        arrays["feature_scale"] = np.array([5.0] * 7 + [0.02], dtype=np.float32)
+        model = CommunicationModel("v", arrays, EXCHANGES)
+        together, later = (model.forward_transfer(widths, w, 131_072) for w in (np.zeros_like(waits), waits))
+        least = together - waits.max(axis=1, keepdims=True)
+        assert (later >= least).all()
+        bound += int(np.count_nonzero(later == least))
+    assert bound
 
 
 def test_beyond_the_measured_features_the_correction_stays_that_of_the_edge() -> None:

@@ -125,7 +125,11 @@ def test_too_few_open_files_are_a_refusal_and_leave_none_open() -> None:
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_ranks_end_with_their_parent(ending: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path)]
-    parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    # A parent that is killed leaves the folder through which the ranks got their task.
+    temporary = tmp_path.parent / f"{tmp_path.name}-temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment)
     # They are at their task: one that is still starting would end with the pipe that it reads that from.
     wait_for(lambda: {path.name for path in tmp_path.iterdir()} == {"0", "1"}, 60)
     ranks = planning_processes(parent.pid)

@@ -82,7 +82,7 @@ def test_hardware_with_a_data_sheet_is_priced_by_it_until_there_are_trained_vers
     one_trained = store.cost_models("h100")
     assert one_trained.versions == {"compute": "h100/compute/analytic-1", "communication": "h100/communication/1"}
     assert isinstance(one_trained.communication, CommunicationModel)
-    said = one_trained.communication.assumptions(np.full(4, 64.0), 8_192)
+    said = one_trained.communication.assumptions(np.full(4, 64.0), np.zeros(4), 8_192)
     assert not any("exchanges of h100 were not measured" in sentence for sentence in said)
     store.write("h100", "compute", weights(), FACTS)
     trained = store.cost_models("h100")

@@ -27,6 +27,15 @@ def space_of(problem: Problem) -> Workspace:
     return Workspace.of(problem, oracle.whole(problem), fake_models())
 
 
+def test_pieces_that_cost_the_same_are_tried_in_the_order_of_the_tables() -> None:
+    alike = tuple(Table(f"t{i}", rows, 8, 0.0) for i, rows in enumerate((1, 40_000, 40_000)))
+    weights_only = Constraints(count_buffers=False)
+    problem = Problem(alike, Topology("fake", (1_280_017,) * 2), 2048, Optimizer.SGD, weights_only)
+    found = beam_search(space_of(problem), Deadline(), SMALL).best
+    assert found is not None
+    assert [(piece.table, piece.width) for piece in found.slices] == [(0, 4), (0, 4), (1, 8), (2, 8)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(max_tables=5, types=BOTH))
 def test_sees_the_same_ways_of_cutting_as_the_oracle(problem: Problem) -> None:

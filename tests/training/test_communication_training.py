@@ -78,20 +78,22 @@ def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None
     assert manifest["data"] == {
         "fingerprint": exchanges_fingerprint(rows),
         "rows": found.rows,
-        "left_out_as_older_bench": 0,
+        "left_out": 0,
     }
     sizes = [exchanged_bytes(np.array(row.widths), row.batch_size) for row in rows]
+    skews = [max(row.start_delays_ms) - min(row.start_delays_ms) for row in rows]
     assert manifest["measured"] == {
         "ranks": [2, 4, 8],
         "oversubscribed": [8],
         "batch_sizes": [2048, 8192],
         "device_bytes": [min(part.min() for part in sizes), max(part.max() for part in sizes)],
+        "skew_ms": [min(skews), max(skews)],
     }
     assert manifest["campaigns"] == {"synthetic": {"rows": 900, "hours": 0.25}}
     model = store.communication_model(version)
     held_out = exchange_groups([row for row in rows if row.split is Split.TEST])
     assert evaluate_communication(model, held_out) == found.metrics
-    assert model.assumptions(np.full(4, 100.0), 8192) == []
+    assert model.assumptions(np.full(4, 100.0), np.zeros(4), 8192) == []
 
 
 def test_a_number_of_devices_that_was_never_measured_follows_the_law() -> None:
@@ -147,7 +149,7 @@ def test_numbers_of_devices_with_too_few_exchanges_count_as_not_measured(tmp_pat
         train_communication_version("cpu-x", Memory([], exchanges(200, ranks=tuple(range(2, 42)))), store, SHORT, NOW)
 
 
-def test_only_the_newest_bench_is_trained_on(tmp_path: Path) -> None:
+def test_only_the_comparable_is_trained_on(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     newest = [replace(row, environment={**row.environment, "bench": "10"}) for row in exchanges(400)]
     older = [replace(row, campaign=bench, environment={**row.environment, "bench": bench}, backward_ms=row.widths)
@@ -157,7 +159,7 @@ def test_only_the_newest_bench_is_trained_on(tmp_path: Path) -> None:
         train_communication_version("cpu-x", Memory([], rows), store, SHORT, NOW)
     (alone, weights), (mixed, again) = (store.read(Version("cpu-x", "communication", n)) for n in (1, 2))
     assert all(np.array_equal(weights[name], again[name]) for name in weights)
-    assert mixed["data"] == alone["data"] | {"left_out_as_older_bench": 1200}
+    assert mixed["data"] == alone["data"] | {"left_out": 1200}
     assert mixed["campaigns"] == alone["campaigns"]
 
 

@@ -127,7 +127,7 @@ def test_benches_are_not_mixed(tmp_path: Path) -> None:
     assert manifest["data"]["fingerprint"] == data_fingerprint(newer)
     assert manifest["data"]["rows"] == trained.rows
     assert sum(trained.rows.values()) == 200
-    assert manifest["data"]["left_out_as_older_bench"] == 200
+    assert manifest["data"]["left_out"] == 200
 
 
 def test_a_feature_that_never_varied_does_not_explode_in_service() -> None:

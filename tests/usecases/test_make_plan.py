@@ -222,7 +222,7 @@ def test_tables_that_stay_whole_though_only_cuts_are_allowed_are_named() -> None
 
 
 class _AssumingCommunication(FakeCommunication):
-    def assumptions(self, widths: Floats, batch_size: int) -> list[str]:
+    def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         return [f"{len(widths)} devices of {widths.sum():g} columns were not measured with {batch_size}"]
 
 
