@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from service.cli import database, measuring, profiling, serving, tables, training
+from service.cli import database, evaluating, measuring, profiling, serving, tables, training
 from service.cli.common import fail
 from service.domain.errors import ShardwrightError
 
@@ -18,6 +18,7 @@ app.add_typer(serving.app)
 app.add_typer(profiling.app)
 app.add_typer(measuring.app)
 app.add_typer(training.app, name="train")
+app.add_typer(evaluating.app)
 app.add_typer(database.app, name="db")
 app.add_typer(tables.app, name="tables")
 

@@ -46,7 +46,7 @@ class Sitting:
             "began": self.began.isoformat(),
             "ended": self.ended.isoformat(),
             "rows": self.rows,
-            "factor": round(self.factor, 4),
+            "factor": self.factor,
         }
 
     @classmethod
@@ -80,7 +80,7 @@ def sittings(rows: Sequence[ComputeMeasurement], config: ComputeTraining) -> lis
     ratios = np.log(data.costs.sum(axis=1) / predict(model, data).sum(axis=1))
     medians = {i: float(np.median(ratios[positions == i])) for i in enough}
     newest = medians[enough[-1]]
-    return [replace(s, factor=float(np.exp(medians.get(i, newest) - newest))) for i, s in enumerate(found)]
+    return [replace(s, factor=round(float(np.exp(medians.get(i, newest) - newest)), 4)) for i, s in enumerate(found)]
 
 
 def without_factors(rows: Sequence[ComputeMeasurement], found: Sequence[Sitting]) -> list[ComputeMeasurement]:
