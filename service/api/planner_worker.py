@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def use_one_blas_thread() -> None:
+    """Has this process plan with one thread, if numpy is not loaded yet; more would wait for each other in turns."""
+    for variable in _THREAD_VARIABLES:
+        os.environ[variable] = "1"
+
+
 class ModelSource(Protocol):
     """Where cost models come from."""
 
@@ -115,8 +121,7 @@ def _outcome(call: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 def _initialize(spec: SourceSpec) -> None:
     """Prepares a fresh process: one BLAS thread, deaf to Ctrl-C (blocked until here), gone when its parent is."""
-    for variable in _THREAD_VARIABLES:
-        os.environ[variable] = "1"
+    use_one_blas_thread()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
     source = spec.build()

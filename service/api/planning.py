@@ -87,8 +87,10 @@ class ModelVersions:
         if not self._loaded:
             return Check(False, "; ".join(damaged) or "there are no cost models")
         loaded = [version for models in self._loaded.values() for version in models.versions.values()]
-        if not damaged and all(map(is_analytic, loaded)):
-            return Check(True, "no measured cost models: only hardware with a data sheet can be planned for")
+        if all(map(is_analytic, loaded)):
+            # Data sheets are always sound: they must not hide that all that was measured is damaged.
+            said = "no measured cost models: only hardware with a data sheet can be planned for"
+            return Check(not damaged, "; ".join(damaged) or said)
         return Check(True, "; ".join(damaged) or "ok")
 
     def _damage(self, hardware: str) -> str | None:

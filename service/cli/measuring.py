@@ -68,6 +68,7 @@ def measure(
         refuse(error, file=str(request))
     given = _given(names, plans, asked, limits)
     memory = None if memory_gib is None else int(memory_gib * 2**30)
+    _warn_of_few_cores(asked.devices.count, device)
     try:
         with _reporting() as report:
             bench = PlanBench(PlanBenchSettings(device, repeats, memory, seed), report)
@@ -95,6 +96,14 @@ def _reporting() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(tasks[what], completed=done)
 
         yield report
+
+
+def _warn_of_few_cores(devices: int, device: str) -> None:
+    from service.profiling.host import usable_cores
+
+    cores = usable_cores()
+    if device == "cpu" and devices > cores:
+        typer.echo(f"{devices} ranks will exchange on {cores} cores: starting and running them takes longer", err=True)
 
 
 def measured_answer(found: "CarriedOut") -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 _GIB = 1024**3
+_TOLD = ("predicted_ms", "measured_ms")
+_MEDIANS = "Measured is the median of the repeats, of each part and of the total by itself: they need not add up."
 _MEMORY_PARTS = ("weights", "optimizer", "buffers", "total")
 _COST_PARTS = ("forward_compute", "backward_compute", "forward_wait", "forward_transfer", "backward_comm", "total")
 
@@ -75,18 +78,22 @@ def print_measured(answer: Mapping[str, Any]) -> None:
 
 
 def _compared_devices(plan: Mapping[str, Any]) -> Table:
-    table = Table("device", title=f"{escape(plan['name'])}: predicted / measured, ms")
+    # Narrow enough for 80 columns.
+    table = Table("device, ms", title=escape(plan["name"]), caption=_MEDIANS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in _COST_PARTS:
         table.add_column(heading.replace("_", "\n"), justify="right")
     table.add_column("compute\nspread", justify="right")
     for device in plan["devices"]:
-        cells = [f"{device['predicted_ms'][part]:.2f} / {device['measured_ms'][part]:.2f}" for part in _COST_PARTS]
-        table.add_row(str(device["device"]), *cells, f"{device['compute_spread']:.1%}")
+        predicted, measured = ([f"{device[told][part]:.2f}" for part in _COST_PARTS] for told in _TOLD)
+        number = str(device["device"])
+        table.add_row(f"{number} predicted", *predicted)
+        table.add_row(f"{' ' * len(number)} measured", *measured, f"{device['compute_spread']:.1%}", end_section=True)
     return table
 
 
 def _compared_plans(plans: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("plan", title="Largest total, ms")
+    table = Table(title="Largest total, ms")
+    table.add_column("plan", overflow="fold")
     for heading in ("predicted", "measured", "error", "spread", "fits"):
         table.add_column(heading, justify="right")
     for plan in plans:

@@ -53,10 +53,12 @@ def profile(
 
     Combinations are stored one by one as they are made, exchanges fifty at a time, the numbers of ranks in turn: stop
     with Ctrl-C and run the same command again to go on. More ranks than cores are measured all the same and marked as
-    oversubscribed. Where exchanges are refused, the rest is measured, and the exit code is 1.
+    oversubscribed. Where exchanges or all combinations are refused, the rest is measured, and the exit code is
+    1.
     """
     from service import wiring
     from service.profiling.campaign import Campaign, CampaignSettings
+    from service.profiling.devices import refuse_device
     from service.profiling.pools import generated_pool, read_pool
     from service.storage import migrate
     from service.storage.measurements import MeasurementRepository
@@ -66,7 +68,8 @@ def profile(
             fail(f"shardwright: --hardware: name what {device} is, for example --hardware a100-80")
         hardware = "cpu-fbgemm"
     ends = time.monotonic() + minutes * 60
-    settings = CampaignSettings(hardware, seed, optimizer, data_type, int(memory_gib * 2**30))
+    refuse_device(hardware, device)
+    settings = CampaignSettings(hardware, seed, optimizer, data_type, int(memory_gib * 2**30), device)
     campaign = Campaign(read_pool(tables) if tables else generated_pool(), settings)
     whole = True
     with wiring.database(settings_with(data_dir=data_dir)) as engine:
@@ -76,7 +79,7 @@ def profile(
             if kind is not Kind.COMPUTE:
                 whole = _measure_exchanges(store, settings, ranks, device, exchanges, ends)
             if kind is not Kind.COMMUNICATION:
-                _measure_combinations(store, campaign, device, samples, ends)
+                whole = _measure_combinations(store, campaign, device, samples, ends) and whole
         except KeyboardInterrupt:
             typer.echo("stopped: what was measured is stored, the same command goes on from here", err=True)
     if not whole:
@@ -97,12 +100,12 @@ def _measure_exchanges(
     numbers = ranks or default_ranks(device)
     if not numbers:
         typer.echo("no exchange is measured: that takes two GPUs", err=True)
-    campaigns = [CommunicationCampaign(settings.hardware, number, settings.seed) for number in numbers]
+    campaigns = [CommunicationCampaign(settings.hardware, number, settings.seed, device) for number in numbers]
     done: dict[str, Progress] = {}
     refusals: list[str] = []
     with progress_bar() as bar:
         report = {c.name: _report(bar, f"exchanges of {c.name}", samples) for c in campaigns}
-        runs = {c.name: c.runs(store, samples, device, ends - time.monotonic()) for c in campaigns}
+        runs = {c.name: c.runs(store, samples, ends - time.monotonic()) for c in campaigns}
         for name, reached in in_turn(runs):
             if isinstance(reached, MeasurementRefused):
                 refusals.append(reached.detail)
@@ -118,7 +121,8 @@ def _measure_exchanges(
 
 def _measure_combinations(
     store: "MeasurementStore", campaign: "Campaign", device: str, samples: int, ends: float
-) -> None:
+) -> bool:
+    """False where nothing is stored and some were refused."""
     from service.profiling.compute_bench import BenchSettings, ComputeBench
 
     bench = ComputeBench(BenchSettings(device=device, memory_bytes=campaign.settings.memory_bytes))
@@ -126,6 +130,9 @@ def _measure_combinations(
         report = _report(bar, f"combinations of {campaign.name}", samples)
         done = campaign.run(bench, store, samples, ends - time.monotonic(), report)
     typer.echo(f"{campaign.name}: {done.measured} measured, {done.stored} stored before, {done.refused} refused")
+    if done.refused:
+        typer.echo(f"shardwright: refused, the last one because {done.refusal}", err=True)
+    return bool(done.measured or done.stored or not done.refused)
 
 
 def _report(bar: "ProgressBar", what: str, total: int) -> Callable[["Progress"], None]:

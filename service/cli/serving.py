@@ -30,6 +30,9 @@ def plan(request: RequestFile, pretty: Pretty = False) -> None:
     """Plan a request body of POST /plan, in this process and without storing the plan."""
     import time
 
+    from service.api.planner_worker import use_one_blas_thread
+
+    use_one_blas_thread()
     from service import wiring
 
     body = read_body(request)
@@ -45,6 +48,9 @@ def plan(request: RequestFile, pretty: Pretty = False) -> None:
 @app.command()
 def estimate(request: RequestFile, pretty: Pretty = False) -> None:
     """Price a request body of POST /estimate, in this process; it must hold the shards."""
+    from service.api.planner_worker import use_one_blas_thread
+
+    use_one_blas_thread()
     from service import wiring
 
     body = read_body(request)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
+import torch
 
 from service.domain.errors import MeasurementRefused
 from service.domain.measurements import ComputeMeasurement, configuration_content
 from service.domain.plan import content_hash
 from service.domain.ports import MeasurementStore
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.compute_bench import BENCH_VERSION, ComputeBench, needed_bytes
+from service.profiling.compute_bench import BENCH_VERSION, ComputeBench, device_name, needed_bytes
 
 DIMS = (4, 8, 16, 32, 64, 128)
 """Dims that NeuroShard augments its pool with."""
@@ -35,6 +36,7 @@ class CampaignSettings:
         optimizer: optimizer fused into the backward pass.
         data_type: precision of the weights.
         memory_bytes: most that one combination may take.
+        device: ``cpu`` or ``cuda`` that it is measured on; another processor's campaign is another one.
     """
 
     hardware: str
@@ -42,6 +44,7 @@ class CampaignSettings:
     optimizer: Optimizer
     data_type: DataType
     memory_bytes: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,13 @@ class Progress:
         measured: measurements made by this run.
         refused: combinations that could not be measured.
         stored: measurements of the campaign in the store before this run.
+        refusal: why the last of the refused ones was; empty without any.
     """
 
     measured: int
     refused: int
     stored: int
+    refusal: str = ""
 
 
 class Campaign:
@@ -108,28 +113,25 @@ class Campaign:
         environment = bench.environment()
         started = time.monotonic()
         measured = refused = 0
+        refusal = ""
         for index in range(samples):
             if time.monotonic() - started > budget_s:
                 break
             if index in done:
                 continue
-            taken = self._measure(bench, index, environment)
-            if taken is None:
-                refused += 1
-            else:
-                measured += store.add_compute(taken)
-            report(Progress(measured, refused, len(done)))
-        return Progress(measured, refused, len(done))
+            try:
+                measured += store.add_compute(self._measure(bench, index, environment))
+            except MeasurementRefused as error:
+                refused, refusal = refused + 1, error.detail
+            report(Progress(measured, refused, len(done), refusal))
+        return Progress(measured, refused, len(done), refusal)
 
-    def _measure(self, bench: ComputeBench, index: int, environment: dict[str, str]) -> ComputeMeasurement | None:
+    def _measure(self, bench: ComputeBench, index: int, environment: dict[str, str]) -> ComputeMeasurement:
         drawn = self.combination(index)
         rng = np.random.default_rng([self.settings.seed, index, 1])
         if not drawn.tables:
-            return None
-        try:
-            timing = bench.measure(drawn.tables, drawn.batch_size, self.settings.optimizer, rng)
-        except MeasurementRefused:
-            return None
+            raise MeasurementRefused("no table of the pool fits in memory: allow more, or give smaller tables")
+        timing = bench.measure(drawn.tables, drawn.batch_size, self.settings.optimizer, rng)
         return ComputeMeasurement(
             campaign=self.name,
             index=index,
@@ -159,6 +161,7 @@ class Campaign:
             "draws": [DIMS, sorted(BATCH_SIZES.items()), MAX_TABLES, _UNUSUAL_WIDTH_SHARE],
             "pool": [configuration_content(table) for table in self._pool],
             "hardware": self.settings.hardware,
+            "device": device_name(torch.device(self.settings.device)),
             "seed": self.settings.seed,
             "optimizer": self.settings.optimizer.value,
             "memory_bytes": self.settings.memory_bytes,

@@ -74,17 +74,19 @@ class CommunicationCampaign:
         hardware: name that the measurements are stored under.
         ranks: processes that exchange.
         seed: seed of the draws.
+        device: ``cpu`` or ``cuda``; another processor's campaign is another one.
 
     Raises:
         MeasurementRefused: so many ranks could not hold their parts of every exchange in memory.
     """
 
-    def __init__(self, hardware: str, ranks: int, seed: int) -> None:
+    def __init__(self, hardware: str, ranks: int, seed: int, device: str = "cpu") -> None:
         if ranks > MOST_RANKS:
             raise MeasurementRefused(f"{ranks} ranks do not fit on one host: give at most {MOST_RANKS}")
         self.hardware = hardware
         self.ranks = ranks
         self.seed = seed
+        self.device = device
         self._rank_bytes = min(_MOST_RANK_BYTES, _BUFFERS_BYTES // (2 * ranks))
         self.name = self._name()
 
@@ -99,7 +101,6 @@ class CommunicationCampaign:
         self,
         store: MeasurementStore,
         samples: int,
-        device: str = "cpu",
         budget_s: float = inf,
         bench: Bench | None = None,
     ) -> Iterator[Progress]:
@@ -110,7 +111,6 @@ class CommunicationCampaign:
         Args:
             store: keeps the measurements, and says which there are.
             samples: exchanges to have in the end.
-            device: ``cpu`` or ``cuda``.
             budget_s: seconds after which no run is begun.
             bench: measures the exchanges of a run; ``measure_exchanges`` on the device by default.
 
@@ -120,9 +120,9 @@ class CommunicationCampaign:
         Raises:
             MeasurementRefused: a rank failed; what was measured before this run is stored.
         """
-        bench = bench or partial(measure_exchanges, device=device, repeats=REPEATS)
+        bench = bench or partial(measure_exchanges, device=self.device, repeats=REPEATS)
         stored = {m.index for m in store.communication(self.hardware) if m.campaign == self.name}
-        environment = exchange_environment(self.ranks, device)
+        environment = exchange_environment(self.ranks, self.device)
         missing = [index for index in range(samples) if index not in stored]
         progress = Progress(measured=0, refused=0, stored=len(stored))
         started = time.monotonic()
@@ -184,6 +184,7 @@ class CommunicationCampaign:
             "draws": [sorted(BATCH_SIZES.items()), _WIDTHS, self._rank_bytes, _UNEVENNESS, _WITHOUT_TABLES_SHARE],
             "delays": [_TOGETHER_SHARE, _LEAST_SKEW_MS, MOST_SKEW_MS],
             "hardware": self.hardware,
+            "device": device_name(torch.device(self.device)),
             "ranks": self.ranks,
             "seed": self.seed,
         }

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from service.cost_models.assumptions import listed
-from service.cost_models.data_sheets import DATA_SHEETS
 from service.domain.errors import MeasurementRefused
 from service.domain.plan import Problem
 from service.domain.tables import DataType, Table
 from service.profiling.compute_bench import ComputeBench
+from service.profiling.devices import refuse_device
 
 Held = Sequence[Sequence[Sequence[Table]]]
 """Tables, or slices of them, that each device of each plan holds."""
@@ -17,11 +17,11 @@ Held = Sequence[Sequence[Sequence[Table]]]
 
 def refuse_problem(problem: Problem, device: str) -> None:
     """Raises MeasurementRefused where no plan of a problem can be carried out on ``cpu`` or some GPU."""
+    refuse_device(problem.topology.hardware, device)
     if device == "cpu":
-        _refuse_gpus_on_cpu(problem.topology.hardware)
         _refuse_mixed_precision(problem)
     else:
-        _refuse_missing_gpus(torch.device(device), problem.topology.device_count)
+        _refuse_missing_gpus(problem.topology.device_count)
 
 
 def refuse_devices(bench: ComputeBench, problem: Problem, names: Sequence[str], held: Held) -> None:
@@ -44,14 +44,6 @@ def refuse_devices(bench: ComputeBench, problem: Problem, names: Sequence[str], 
                 raise MeasurementRefused(f"{where}: {error.detail}", **error.data) from error
 
 
-def _refuse_gpus_on_cpu(hardware: str) -> None:
-    if hardware in DATA_SHEETS:
-        raise MeasurementRefused(
-            f"hardware {hardware} is a GPU, {DATA_SHEETS[hardware].product}: what it costs is not to be measured on a "
-            "processor; measure on that GPU with --device cuda, or ask for hardware whose devices are processor threads"
-        )
-
-
 def _refuse_mixed_precision(problem: Problem) -> None:
     """On the CPU all devices share one memory for their weights, which holds numbers of one precision."""
     names: dict[DataType, list[str]] = {}
@@ -60,14 +52,13 @@ def _refuse_mixed_precision(problem: Problem) -> None:
     if len(names) > 1:
         held = "; ".join(f"{data_type.value}: {listed(members)}" for data_type, members in names.items())
         raise MeasurementRefused(
-            f"plans are carried out on cpu with one data_type for all tables, these have several: {held}"
+            f"plans are carried out on cpu with one data_type for all tables, these have several: {held}; "
+            "give the tables of each data_type in a request of their own"
         )
 
 
-def _refuse_missing_gpus(device: torch.device, devices: int) -> None:
+def _refuse_missing_gpus(devices: int) -> None:
     found = torch.cuda.device_count()
-    if (device.index or 0) >= found:
-        raise MeasurementRefused(f"there is no {device}: this machine has {found} GPUs, numbered from 0")
     if devices > found:
         raise MeasurementRefused(
             f"the exchanges of a plan of {devices} devices need as many GPUs, this machine has {found}: measure it "

@@ -256,7 +256,9 @@ def test_a_service_without_measured_models_is_ready_and_says_so(tmp_path: Path) 
     assert check.state.startswith("no measured cost models")
 
 
-def test_damaged_measured_models_are_said_beside_sound_analytic_ones(tmp_path: Path) -> None:
+def test_data_sheets_do_not_make_a_service_ready_whose_measured_models_are_damaged(
+    tmp_path: Path,
+) -> None:
     store = ModelStore(str(tmp_path))
     for kind, arrays, facts in (
         ("compute", weights(), FACTS),
@@ -266,7 +268,7 @@ def test_damaged_measured_models_are_said_beside_sound_analytic_ones(tmp_path: P
     assert ModelVersions(store, _metrics()).check().state == "ok"
     (tmp_path / "cpu-x" / "compute" / "1" / "weights.safetensors").unlink()
     check = ModelVersions(store, _metrics()).check()
-    assert check.usable
+    assert not check.usable
     assert check.state.startswith("cpu-x: cpu-x/compute/1 is incomplete or altered")
 
 

@@ -171,6 +171,34 @@ def test_sigterm_stops_the_database_that_profile_started(pool: Path, server_fold
     wait_for(lambda: not is_alive(server))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--hardware", "h100"], "hardware h100 is a GPU, NVIDIA H100"),
+        pytest.param(
+            ["--hardware", "gpu-x", "--device", "cuda"],
+            "there is no cuda: this machine has 0 GPUs",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
+    ],
+)
+def test_what_cannot_be_measured_here_is_refused_before_anything_is(
+    environment: dict[str, str], arguments: list[str], said: str
+) -> None:
+    assert environment
+    with pytest.raises(MeasurementRefused, match=said):
+        run("profile", *arguments)
+
+
+def test_a_campaign_of_which_all_is_refused_says_why_and_fails(environment: dict[str, str], pool: Path) -> None:
+    assert environment
+    arguments = ["profile", *SMALL, "--tables", str(pool), "--kind", "compute", "--samples", "3", "--optimizer", "adam"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "0 measured, 0 stored before, 3 refused" in result.stdout
+    assert "has no adam: measure it on cuda, or use adagrad" in result.stderr
+
+
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "x" * 65])
 @pytest.mark.parametrize("command", [["profile"], ["db", "export"], ["db", "seed"], ["train", "compute"]])
 def test_a_hardware_name_that_no_request_may_have_is_refused(command: list[str], name: str) -> None:
