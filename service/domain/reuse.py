@@ -85,7 +85,8 @@ def reuse_profile(table: Table, batch_size: int) -> ReuseProfile:
     distinct, fractions, basis = _converted(
         histogram.fractions, table.num_embeddings, base, table.distinct_rows, histogram.batch_size, batch_size
     )
-    return ReuseProfile(lookups, distinct, np.array(fractions), basis)
+    # Lookups are whole numbers: in a batch of few, one more or less is much.
+    return ReuseProfile(lookups, min(distinct, float(lookups)), np.array(fractions), basis)
 
 
 def reuse_fault(table: Table) -> str | None:
@@ -113,11 +114,18 @@ def _converted(
 ) -> tuple[float, tuple[float, ...], ReuseBasis]:
     shares = np.array(fractions) / sum(fractions)
     distinct = _distinct(shares, rows, base, known)
+    shares = _without_parts_of_ids(shares, distinct)
     if batch == measured_batch:
         return distinct, tuple(shares), ReuseBasis.MEASURED
     if batch > measured_batch:
         return *_extrapolated(shares, distinct, rows, base, batch / measured_batch), ReuseBasis.EXTRAPOLATED
     return *_thinned(shares, distinct, base, rows, batch / measured_batch), ReuseBasis.THINNED
+
+
+def _without_parts_of_ids(shares: Array, distinct: float) -> Array:
+    """The fractions without bins of less than half an id, which no batch can have had: they are noise of rounding."""
+    kept = np.where(shares * distinct < min(0.5, float(shares.max()) * distinct), 0.0, shares)
+    return np.asarray(kept / kept.sum())
 
 
 def _thinned(shares: Array, distinct: float, lookups: int, rows: int, keep: float) -> tuple[float, tuple[float, ...]]:

@@ -174,3 +174,38 @@ def test_zipf_bins_agree_with_drawing_from_the_law() -> None:
     drawn = np.bincount(bin_of(counts), minlength=HISTOGRAM_BINS) / len(counts)
     assert distinct == pytest.approx(len(counts), rel=0.03)
     assert np.abs(by_bin / by_bin.sum() - drawn).sum() < 0.06
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    shares=st.lists(
+        st.one_of(st.just(0.0), st.floats(0.001, 1.0), st.floats(-300, -3).map(lambda exponent: 10.0**exponent)),
+        min_size=HISTOGRAM_BINS,
+        max_size=HISTOGRAM_BINS,
+    ).filter(any),
+    rows=st.integers(1, 10**9),
+    pooling_factor=st.floats(1e-4, 1e3),
+    counted=st.integers(1, 131_072),
+    batch_size=st.integers(1, 1_000_000),
+)
+def test_fractions_as_small_as_numbers_go_are_noise(
+    shares: list[float], rows: int, pooling_factor: float, counted: int, batch_size: int
+) -> None:
+    fractions = tuple(share / sum(shares) for share in shares)
+    drawn = Table("t", rows, 16, pooling_factor, reuse_histogram=ReuseHistogram(counted, fractions))
+    if reuse_fault(drawn):
+        return
+    profile = reuse_profile(drawn, batch_size)
+    assert 0 <= profile.distinct <= min(profile.lookups, 1.01 * rows)
+    if profile.lookups:
+        assert profile.distinct > 0
+        assert profile.fractions.sum() == pytest.approx(1.0)
+        assert profile.fractions.min() >= 0
+
+
+def test_a_bin_of_a_millionth_of_an_id_does_not_fail_a_small_batch() -> None:
+    fractions = [0.0] * HISTOGRAM_BINS
+    fractions[6], fractions[12] = 1.0, 4e-21
+    drawn = Table("t", 10**7, 16, 129.2, reuse_histogram=ReuseHistogram(131_072, tuple(fractions)))
+    assert reuse_fault(drawn) is None
+    assert reuse_profile(drawn, 8).distinct > 0
