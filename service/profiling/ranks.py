@@ -23,6 +23,7 @@ Answer = TypeVar("Answer")
 _SPAWN = multiprocessing.get_context("spawn")
 _PR_SET_PDEATHSIG = 1
 _SETTLE_S = 1.0
+_LOOK_S = 2.0
 _GLANCE_S = 0.02
 _TASK = "task"
 
@@ -70,11 +71,14 @@ def run_ranks(task: Callable[[int], Answer], ranks: int, time_limit_s: float) ->
         with _started(task, ranks, folder) as running:
             answers: dict[int, Any] = {}
             while waiting := {rank.said: rank for rank in running if rank.number not in answers}:
-                ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+                left = max(0.0, deadline - time.monotonic())
+                ready = wait(list(waiting), min(left, _LOOK_S))
                 for said, rank in waiting.items():
                     if said in ready:
                         answers[rank.number] = _received(rank, folder)
-                if not ready or _failed(answers):
+                # What was timed while a rank was stopped is worth nothing: there is no need to wait for the limit.
+                out_of_time = not ready and (left <= _LOOK_S or any(_is_stopped(rank.process.pid) for rank in running))
+                if out_of_time or _failed(answers):
                     raise _refusal(running, answers, time_limit_s)
             return [answers[rank.number] for rank in running]
 

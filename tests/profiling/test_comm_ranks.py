@@ -85,11 +85,11 @@ def test_a_rank_that_fails_ends_all_long_before_the_time_limit(task: Callable[[i
     assert "\n" not in refused.value.detail
 
 
-def test_a_stopped_rank_is_named_once_the_time_limit_has_passed() -> None:
+def test_a_stopped_rank_is_named_long_before_the_time_limit() -> None:
     started = time.monotonic()
     with pytest.raises(MeasurementRefused, match=r"rank 1 of 2 .*is stopped") as refused:
-        run_ranks(rank_1_stops, 2, 4)
-    assert 4 <= time.monotonic() - started < 10
+        run_ranks(rank_1_stops, 2, 600)
+    assert time.monotonic() - started < 30
     assert refused.value.data["rank"] == 1
 
 
