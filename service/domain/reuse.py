@@ -114,18 +114,11 @@ def _converted(
 ) -> tuple[float, tuple[float, ...], ReuseBasis]:
     shares = np.array(fractions) / sum(fractions)
     distinct = _distinct(shares, rows, base, known)
-    shares = _without_parts_of_ids(shares, distinct)
     if batch == measured_batch:
         return distinct, tuple(shares), ReuseBasis.MEASURED
     if batch > measured_batch:
         return *_extrapolated(shares, distinct, rows, base, batch / measured_batch), ReuseBasis.EXTRAPOLATED
     return *_thinned(shares, distinct, base, rows, batch / measured_batch), ReuseBasis.THINNED
-
-
-def _without_parts_of_ids(shares: Array, distinct: float) -> Array:
-    """The fractions without bins of less than half an id, which no batch can have had: they are noise of rounding."""
-    kept = np.where(shares * distinct < min(0.5, float(shares.max()) * distinct), 0.0, shares)
-    return np.asarray(kept / kept.sum())
 
 
 def _thinned(shares: Array, distinct: float, lookups: int, rows: int, keep: float) -> tuple[float, tuple[float, ...]]:
@@ -135,7 +128,8 @@ def _thinned(shares: Array, distinct: float, lookups: int, rows: int, keep: floa
     """
     law = count_law(shares, distinct, lookups)
     from_top = np.cumsum((shares * distinct)[::-1])[::-1]
-    whole = from_top[law.bins] <= _WHOLE_IDS
+    # Bins that hold no whole id together are noise of rounding: there is nothing to count out.
+    whole = (from_top[law.bins] <= _WHOLE_IDS) & (from_top.max(where=from_top <= _WHOLE_IDS, initial=0.0) >= 0.5)
     by_bin = law.ids[~whole] @ np.diff(_binomial_cdf(law.counts[~whole], keep), axis=1)
     if whole.any():
         head = np.bincount(law.bins[whole], law.ids[whole], HISTOGRAM_BINS)
