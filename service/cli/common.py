@@ -31,6 +31,15 @@ def checked_hardware(name: str | None) -> str | None:
     return name
 
 
+def checked_device(name: str) -> str:
+    """A device as torch calls it."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} must be cpu, cuda or cuda:<n>")
+    return name
+
+
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.", callback=checked_device)]
+
 OptionalHardware = Annotated[
     str | None, typer.Option("--hardware", help="Name of the hardware, as in requests.", callback=checked_hardware)
 ]

@@ -1,7 +1,6 @@
 """``shardwright measure``: carries plans out on this machine and puts what was predicted beside what was measured."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
-from service.cli.common import ModelStoreRoot, Pretty, RequestFile, progress_bar, read_body, refuse, settings_with
+from service.cli.common import (
+    Device,
+    ModelStoreRoot,
+    Pretty,
+    RequestFile,
+    progress_bar,
+    read_body,
+    refuse,
+    settings_with,
+)
 from service.domain.errors import Fault, InvalidRequest, MeasurementRefused, ShardwrightError
 
 if TYPE_CHECKING:
@@ -26,12 +34,6 @@ app = typer.Typer()
 _DECIMALS = 4
 
 
-def _checked_device(name: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise typer.BadParameter(f"{name!r} must be cpu, cuda or cuda:<n>")
-    return name
-
-
 @app.command()
 def measure(
     request: RequestFile,
@@ -40,7 +42,7 @@ def measure(
     repeats: Annotated[
         int, typer.Option(min=1, max=1000, help="Timed repeats of everything; under 5 no plans are told apart.")
     ] = 9,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.", callback=_checked_device)] = "cpu",
+    device: Device = "cpu",
     memory_gib: Annotated[
         float | None,
         typer.Option(min=0.01, help="Most memory for the compute; rows are cut to it (default: half of what is free)."),
@@ -99,11 +101,11 @@ def _reporting() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _warn_of_few_cores(devices: int, device: str) -> None:
-    from service.profiling.host import usable_cores
+    from service.profiling.host import oversubscribed, usable_cores
 
-    cores = usable_cores()
-    if device == "cpu" and devices > cores:
-        typer.echo(f"{devices} ranks will exchange on {cores} cores: starting and running them takes longer", err=True)
+    if oversubscribed(devices, device):
+        where = f"{usable_cores()} cores"
+        typer.echo(f"{devices} ranks will exchange on {where}: starting and running them takes longer", err=True)
 
 
 def measured_answer(found: "CarriedOut") -> dict[str, Any]:

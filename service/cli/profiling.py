@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import DataDir, OptionalHardware, fail, progress_bar, settings_with
+from service.cli.common import DataDir, Device, OptionalHardware, fail, progress_bar, settings_with
 from service.domain.errors import MeasurementRefused
 from service.domain.tables import DataType, Optimizer
 
@@ -33,7 +33,7 @@ app = typer.Typer()
 @app.command()
 def profile(
     hardware: OptionalHardware = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
+    device: Device = "cpu",
     kind: Annotated[Kind, typer.Option(help="What to measure.")] = Kind.BOTH,
     tables: Annotated[Path | None, typer.Option(help="Pool of tables as JSON; a generated one without it.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Combinations to have in the end.")] = 10_000,

@@ -18,7 +18,7 @@ from service.domain.ports import MeasurementStore
 from service.profiling.campaign import BATCH_SIZES, Progress
 from service.profiling.comm_bench import BENCH_VERSION, Exchange, ExchangeTiming, measure_exchanges
 from service.profiling.compute_bench import device_name
-from service.profiling.host import usable_cores
+from service.profiling.host import oversubscribed, usable_cores
 
 REPEATS = 9
 IN_ONE_RUN = 50
@@ -50,15 +50,14 @@ def default_ranks(device: str) -> tuple[int, ...]:
 
 def exchange_environment(ranks: int, device: str) -> dict[str, str]:
     """Versions and names that an exchange depends on; ``oversubscribed`` where ranks outnumber the cores."""
-    cores = usable_cores()
     found = {
         "torch": torch.__version__,
         "bench": str(BENCH_VERSION),
         "device": device_name(torch.device(device)),
         "python": platform.python_version(),
-        "cores": str(cores),
+        "cores": str(usable_cores()),
     }
-    if ranks > cores and not device.startswith("cuda"):
+    if oversubscribed(ranks, device):
         found["oversubscribed"] = "true"
     return found
 

@@ -23,6 +23,11 @@ def usable_cores(root: Path = _HOST) -> int:
     return min([len(os.sched_getaffinity(0)), *quotas])
 
 
+def oversubscribed(ranks: int, device: str) -> bool:
+    """Whether so many ranks on ``cpu`` or ``cuda`` outnumber the cores that they can have; those on GPUs never do."""
+    return not device.startswith("cuda") and ranks > usable_cores()
+
+
 def free_memory(root: Path = _HOST) -> int:
     """Bytes of memory that can be had: Linux's MemAvailable (all free pages elsewhere), or less by a group's limit.
 

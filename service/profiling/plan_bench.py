@@ -24,7 +24,7 @@ from service.domain.tables import Table
 from service.domain.topology import Topology
 from service.profiling.comm_bench import Exchange, ExchangeTimes, exchange_times, turns
 from service.profiling.compute_bench import BenchSettings, ComputeBench, PreparedStep, free_bytes
-from service.profiling.host import usable_cores
+from service.profiling.host import oversubscribed, usable_cores
 from service.profiling.plan_checks import Held, refuse_devices, refuse_problem
 from service.profiling.plan_summary import DeviceComparison, PlanComparison, Summary, spread, summary_of
 from service.profiling.rows_cap import RowsCap, capped, rows_cap
@@ -152,17 +152,16 @@ class PlanBench:
         held = [tables_on_devices(cut, found.shards) for found in priced]
         compute, environment = self._compute(cut, [plan.name for plan in plans], held, memory)
         compared = tuple(map(_compared, plans, asked, priced, self._parts(cut, held, compute)))
-        cores = usable_cores()
-        oversubscribed = self._on_cpu and problem.topology.device_count > cores
-        said = _assumptions(problem.topology, environment["device"], cap, cores if oversubscribed else None)
+        shared = oversubscribed(problem.topology.device_count, self._settings.device)
+        said = _assumptions(problem.topology, environment["device"], cap, usable_cores() if shared else None)
         return CarriedOut(
             plans=compared,
             summary=summary_of(compared),
             rows_capped=cap,
             models=models.versions,
             assumptions=tuple(said),
-            cores=cores,
-            oversubscribed=oversubscribed,
+            cores=usable_cores(),
+            oversubscribed=shared,
             repeats=self._settings.repeats,
             environment=environment,
         )

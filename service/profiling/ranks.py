@@ -77,8 +77,8 @@ def run_ranks(task: Callable[[int], Answer], ranks: int, time_limit_s: float) ->
                     if said in ready:
                         answers[rank.number] = _received(rank, folder)
                 # What was timed while a rank was stopped is worth nothing: there is no need to wait for the limit.
-                out_of_time = not ready and (left <= _LOOK_S or any(_is_stopped(rank.process.pid) for rank in running))
-                if out_of_time or _failed(answers):
+                stuck = not ready and (left <= _LOOK_S or any(_is_stopped(rank.process.pid) for rank in running))
+                if stuck or _failed(answers):
                     raise _refusal(running, answers, time_limit_s)
             return [answers[rank.number] for rank in running]
 

@@ -38,7 +38,10 @@ def can_be_ranked(predicted: Values, measured: Values) -> bool:
 
 
 def metrics(predicted: Values, measured: Values) -> Metrics:
-    """Metrics of N predictions in milliseconds that ``can_be_ranked``; [N] and [N], measured all positive."""
+    """Metrics of N predictions in milliseconds; [N] and [N], measured all positive.
+
+    Kendall's tau is not a number where they cannot be ranked, see ``can_be_ranked``.
+    """
     error = np.abs(predicted / measured - 1.0)
     tau = float(kendalltau(predicted, measured).statistic)
     mse = float(np.mean((predicted - measured) ** 2))

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import kendalltau
 
-from service.training.metrics import can_be_ranked
+from service.training.metrics import can_be_ranked, metrics
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -103,13 +102,12 @@ def quality(predicted: Values, measured: Values) -> Quality:
     """Quality of R predictions in milliseconds; [R] and [R], measured all positive."""
     if len(measured) < LEAST_ROWS:
         return Quality(len(measured))
-    relative = predicted / measured - 1.0
-    apart = np.abs(relative)
+    found = metrics(predicted, measured)
     return Quality(
-        rows=len(measured),
-        mse=float(np.mean((predicted - measured) ** 2)),
-        mape=float(apart.mean()),
-        median_ape=float(np.median(apart)),
-        bias=float(relative.mean()),
-        tau=float(kendalltau(predicted, measured).statistic) if can_be_ranked(predicted, measured) else None,
+        rows=found.rows,
+        mse=found.mse,
+        mape=found.mape,
+        median_ape=found.median_ape,
+        bias=float((predicted / measured - 1.0).mean()),
+        tau=found.tau if can_be_ranked(predicted, measured) else None,
     )

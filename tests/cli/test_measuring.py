@@ -190,6 +190,13 @@ def test_what_cannot_be_measured_here_is_refused_before_anything_is(
         run("profile", *arguments)
 
 
+def test_a_device_that_torch_does_not_know_is_refused_by_every_command_that_takes_one() -> None:
+    for arguments in (["profile", "--device", "gpu"], ["measure", "r.json", "p.json", "--device", "cuda:x"]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert "must be cpu, cuda or cuda:<n>" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_a_campaign_of_which_all_is_refused_says_why_and_fails(environment: dict[str, str], pool: Path) -> None:
     assert environment
     arguments = ["profile", *SMALL, "--tables", str(pool), "--kind", "compute", "--samples", "3", "--optimizer", "adam"]

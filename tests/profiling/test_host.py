@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.profiling.host import free_memory, usable_cores
+from service.profiling.host import free_memory, oversubscribed, usable_cores
 
 GIB = 2**30
 
@@ -81,3 +81,9 @@ def test_a_group_whose_folder_is_not_seen_is_taken_to_be_the_one_that_is(tmp_pat
 def test_this_machine_has_cores_and_memory() -> None:
     assert 1 <= usable_cores() <= 8
     assert 0 < free_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_ranks_share_cores_on_the_cpu_alone_and_where_they_are_more() -> None:
+    cores = usable_cores()
+    assert [oversubscribed(ranks, "cpu") for ranks in (cores, cores + 1)] == [False, True]
+    assert not oversubscribed(cores + 1, "cuda")
