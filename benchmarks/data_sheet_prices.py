@@ -27,7 +27,7 @@ _NEVER_AGAIN = (1.0,) + (0.0,) * 16
 
 def device_cost(tables: list[Table], batch_size: int) -> Floats:
     """Forward and backward compute of a device with these tables, milliseconds; [2]."""
-    return COMPUTE.head(COMPUTE.encode(tables, batch_size).sum(axis=0))
+    return COMPUTE.head(COMPUTE.encode(tables, batch_size, Optimizer.SGD).sum(axis=0))
 
 
 def new_rows(dim: int, batch_size: int = 65_536, tables: int = 8, pooling: int = 20) -> None:

@@ -93,7 +93,9 @@ def held_out_errors(models: CostModels) -> dict[str, Errors]:
 
 def _errors_on(measurements: Sequence[ComputeMeasurement], models: CostModels) -> Errors:
     compute = models.compute
-    predicted = [float(compute.head(compute.encode(m.tables, m.batch_size).sum(axis=0)).sum()) for m in measurements]
+    predicted = [
+        float(compute.head(compute.encode(m.tables, m.batch_size, m.optimizer).sum(axis=0)).sum()) for m in measurements
+    ]
     return errors(predicted, [m.forward_ms + m.backward_ms for m in measurements])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.domain.ports import CostModels, Embeddings, Floats
+from service.domain.ports import CostModels, Embeddings, ErrorLaw, Floats
 from service.domain.tables import Optimizer, Table
 
 
@@ -20,7 +20,7 @@ class FakeCompute:
     def __init__(self) -> None:
         self.encoded: list[tuple[Table, ...]] = []
 
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+    def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         self.encoded.append(tuple(tables))
         rows = np.array([table.num_embeddings for table in tables], dtype=np.float64)
         widths = np.array([table.embedding_dim for table in tables], dtype=np.float64)
@@ -47,6 +47,12 @@ class FakeCompute:
         missing = [table.name for table in tables if table.reuse_histogram is None]
         return [f"no reuse histogram: {', '.join(missing)}"] if missing else []
 
+    def novelty(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
+        return np.array([table.num_embeddings / 1e7 for table in tables])
+
+    def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
+        return ErrorLaw(np.full(costs.shape, 0.1), np.tile(np.linspace(-1.0, 1.5, 11), (2, 1)))
+
 
 class FakeCommunication:
     """Latency and bytes over bandwidth; the widest device slows all of them a little, a wait saves each a little."""
@@ -62,6 +68,9 @@ class FakeCommunication:
 
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         return []
+
+    def errors(self, costs: Floats, widths: Floats, batch_size: int) -> ErrorLaw:
+        return ErrorLaw(np.full(costs.shape, 0.2), np.tile(np.linspace(-1.0, 1.0, 11), (2, 1)))
 
 
 def fake_models() -> CostModels:

@@ -40,8 +40,14 @@ def profile(
     exchanges: Annotated[int, typer.Option(min=1, help="Exchanges to have in the end, of each number of ranks.")] = 200,
     minutes: Annotated[float, typer.Option(min=0, help="Stop after this long; a run in hand is finished.")] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws; another seed is another campaign.")] = 0,
-    optimizer: Annotated[Optimizer, typer.Option(help="Optimizer fused into the backward pass.")] = Optimizer.SGD,
-    data_type: Annotated[DataType, typer.Option(help="Precision of the weights.")] = DataType.FP32,
+    optimizer: Annotated[
+        list[Optimizer] | None,
+        typer.Option(help="Optimizer fused into the backward pass; give it once for each [all that the device has]."),
+    ] = None,
+    data_type: Annotated[
+        list[DataType] | None,
+        typer.Option(help="Precision of the weights; give it once for each [all that the device has]."),
+    ] = None,
     memory_gib: Annotated[float, typer.Option(min=0.01, help="Most memory that one combination may take.")] = 4.0,
     ranks: Annotated[
         list[int] | None,
@@ -58,6 +64,7 @@ def profile(
     """
     from service import wiring
     from service.profiling.campaign import Campaign, CampaignSettings
+    from service.profiling.compute_bench import supported_data_types, supported_optimizers
     from service.profiling.devices import refuse_device
     from service.profiling.pools import generated_pool, read_pool
     from service.storage import migrate
@@ -69,7 +76,14 @@ def profile(
         hardware = "cpu-fbgemm"
     ends = time.monotonic() + minutes * 60
     refuse_device(hardware, device)
-    settings = CampaignSettings(hardware, seed, optimizer, data_type, int(memory_gib * 2**30), device)
+    settings = CampaignSettings(
+        hardware,
+        seed,
+        tuple(optimizer or supported_optimizers(device)),
+        tuple(data_type or supported_data_types(device)),
+        int(memory_gib * 2**30),
+        device,
+    )
     campaign = Campaign(read_pool(tables) if tables else generated_pool(), settings)
     whole = True
     with wiring.database(settings_with(data_dir=data_dir)) as engine:

@@ -65,7 +65,7 @@ class AnalyticCompute:
         """Name of the version."""
         return self._version
 
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+    def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         """What each of T tables adds to a device's work at a global batch size; [T, EMBEDDING_SIZE]."""
         rows = [_quantities(table, batch_size) for table in tables]
         return np.array(rows, dtype=np.float32).reshape(len(tables), EMBEDDING_SIZE)
@@ -103,7 +103,7 @@ class AnalyticCompute:
 
     def _state_share(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> float:
         """What reading and writing the optimizer's state would take, as a share of backward, all on one device."""
-        backward = self.head(self.encode(tables, batch_size).sum(axis=0))[BACKWARD]
+        backward = self.head(self.encode(tables, batch_size, optimizer).sum(axis=0))[BACKWARD]
         state = sum(_state_traffic(table, batch_size, optimizer) for table in tables)
         return float(state / self._bytes_per_ms / backward)
 

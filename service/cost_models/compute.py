@@ -82,7 +82,7 @@ class ComputeModel:
         """Name of the version."""
         return self._version
 
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+    def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         """Embeddings of T tables at a global batch size; [T, H], positive."""
         return self.embed(table_features(tables, batch_size))
 

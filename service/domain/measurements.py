@@ -53,12 +53,14 @@ class ComputeMeasurement:
     measured_at: datetime
 
     @property
-    def split(self) -> Split:
-        """Part that this combination belongs to: 80% train, 10% validation, 10% test.
+    def split(self) -> Split | None:
+        """Part that all its tables belong to (see ``table_part``); None where they are of several.
 
-        The same combination, in whatever order, always falls into the same part.
+        So a table that is judged on was never trained on, at whatever width, precision or batch size. A combination
+        that mixes parts is of no use: in training it would tell of tables that are judged on.
         """
-        return _part(combination_fingerprint(self.tables, self.batch_size, self.optimizer))
+        parts = {table_part(table) for table in self.tables}
+        return parts.pop() if len(parts) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ class CommunicationMeasurement:
     def split(self) -> Split:
         """Part that this exchange belongs to: 80% train, 10% validation, 10% test; the order of ranks plays no part."""
         ranks = sorted(zip(self.widths, self.start_delays_ms, strict=True))
-        return _part(content_hash({"ranks": ranks, "batch_size": self.batch_size}))
+        bucket = int(content_hash({"ranks": ranks, "batch_size": self.batch_size})[:8], 16) % 10
+        return Split.TEST if bucket == 0 else Split.VALIDATION if bucket == 1 else Split.TRAIN
 
 
 Kind = TypeVar("Kind", ComputeMeasurement, CommunicationMeasurement)
@@ -150,11 +153,14 @@ def combination_fingerprint(tables: tuple[Table, ...], batch_size: int, optimize
     return content_hash({"tables": members, "batch_size": batch_size, "optimizer": optimizer.value})
 
 
+def table_part(table: Table) -> Split:
+    """Part that a table belongs to, whatever its width, precision and pooling mode: 70% train, 15% each of the others."""
+    content = configuration_content(table)
+    del content["data_type"], content["pooling_mode"]
+    bucket = int(content_hash(content)[:8], 16) % 20
+    return Split.TEST if bucket < 3 else Split.VALIDATION if bucket < 6 else Split.TRAIN
+
+
 def _bench(environment: Mapping[str, str]) -> int:
     # The first exchanges were stored without their version.
     return int(environment.get("bench", "1"))
-
-
-def _part(fingerprint: str) -> Split:
-    bucket = int(fingerprint[:8], 16) % 10
-    return Split.TEST if bucket == 0 else Split.VALIDATION if bucket == 1 else Split.TRAIN

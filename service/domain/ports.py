@@ -17,6 +17,20 @@ FORWARD, BACKWARD = 0, 1
 """Positions of the forward and backward compute cost in the last axis of ``ComputeCostModel.head``."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorLaw:
+    """The law of ``log(measured / predicted)`` of D devices' costs of K kinds.
+
+    Attributes:
+        scales: what the standardised law is multiplied by, for each cost; [D, K], positive.
+        quantiles: of the standardised law, at Q probabilities spread evenly over (0, 1), (i + 1/2) / Q; [K, Q],
+            ascending.
+    """
+
+    scales: Floats
+    quantiles: Floats
+
+
 class ComputeCostModel(Protocol):
     """Prices the fused lookup operator of one device; numpy only, so that planning processes stay light.
 
@@ -28,7 +42,7 @@ class ComputeCostModel(Protocol):
     def version(self) -> str:
         """Name of the version, ``<hardware>/compute/<number>``."""
 
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+    def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         """Embeddings of T tables (or slices, as tables of their width) at a global batch size; [T, H]."""
 
     def head(self, sums: Embeddings) -> Floats:
@@ -39,6 +53,23 @@ class ComputeCostModel(Protocol):
 
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         """Sentences that say what the model had to assume about this input."""
+
+    def novelty(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
+        """How far each of T tables (or slices) is from what was measured; [T].
+
+        1 is as far as a new table of the measured kind seldom is (see ``service.cost_models.novelty``); infinity
+        where nothing was measured.
+        """
+
+    def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
+        """How far measured costs may be from these predictions.
+
+        Args:
+            costs: forward and backward compute of D devices, as ``head`` predicts them; [D, 2].
+            held: what each of the D devices holds, slices as tables of their width.
+            batch_size: the global batch.
+            optimizer: the fused optimizer.
+        """
 
 
 class CommunicationCostModel(Protocol):
@@ -62,6 +93,15 @@ class CommunicationCostModel(Protocol):
 
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         """Sentences that say what the model had to assume about exchanges of D devices of these widths, [D]."""
+
+    def errors(self, costs: Floats, widths: Floats, batch_size: int) -> ErrorLaw:
+        """How far measured exchanges may be from these predictions.
+
+        Args:
+            costs: forward transfer and backward exchange of D devices, as predicted; [D, 2].
+            widths: pooled output columns of each device; [D].
+            batch_size: the global batch.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,30 @@ import numpy as np
 import torch
 
 from service.domain.errors import MeasurementRefused
-from service.domain.measurements import ComputeMeasurement, configuration_content
+from service.domain.measurements import ComputeMeasurement, Split, configuration_content, table_part
 from service.domain.plan import content_hash
 from service.domain.ports import MeasurementStore
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.compute_bench import BENCH_VERSION, ComputeBench, device_name, needed_bytes
 
-DIMS = (4, 8, 16, 32, 64, 128)
-"""Dims that NeuroShard augments its pool with."""
+DIMS = {4: 0.08, 8: 0.12, 16: 0.16, 32: 0.18, 64: 0.18, 128: 0.14, 256: 0.08, 512: 0.04, 1_024: 0.02}
+"""Dims and how often each is drawn: those that NeuroShard augments its pool with, and wider ones."""
 
-BATCH_SIZES = {2_048: 0.3, 8_192: 0.3, 32_768: 0.3, 65_536: 0.1}
-"""Batch sizes and how often each is drawn; the largest takes the longest and tells the least per minute."""
+BATCH_SIZES = {64: 0.04, 128: 0.04, 256: 0.05, 512: 0.07, 1_024: 0.10, 2_048: 0.10, 4_096: 0.12, 8_192: 0.14,
+               16_384: 0.12, 32_768: 0.10, 65_536: 0.08, 131_072: 0.04}  # fmt: skip
+"""Batch sizes and how often each is drawn; the largest take the longest and tell the least per minute."""
 
 MAX_TABLES = 15
-_UNUSUAL_WIDTH_SHARE = 0.2
+
+PARTS = {Split.TRAIN: 0.7, Split.VALIDATION: 0.15, Split.TEST: 0.15}
+"""Parts that the tables of a combination are all of, and how often each is drawn."""
+
+_UNUSUAL_SHARE = 0.2
 _REDRAWS = 20
+_BLOCK = 50
+
+_MOST_WORK_BYTES = 1e9
+_LOOKUP_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +42,27 @@ class CampaignSettings:
     Attributes:
         hardware: name that the measurements are stored under.
         seed: seed of the draws.
-        optimizer: optimizer fused into the backward pass.
-        data_type: precision of the weights.
+        optimizers: optimizers fused into the backward pass, each as often as the others.
+        data_types: precisions of the weights, in blocks of positions that take turns.
         memory_bytes: most that one combination may take.
         device: ``cpu`` or ``cuda`` that it is measured on; another processor's campaign is another one.
     """
 
     hardware: str
     seed: int
-    optimizer: Optimizer
-    data_type: DataType
+    optimizers: tuple[Optimizer, ...]
+    data_types: tuple[DataType, ...]
     memory_bytes: int
     device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Tables of one device and the batch that they are measured with."""
+    """Tables of one device, and the batch and the optimizer that they are measured with."""
 
     tables: tuple[Table, ...]
     batch_size: int
+    optimizer: Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +85,36 @@ class Progress:
 class Campaign:
     """Draws combinations as NeuroShard does: 1 to 15 tables of the pool, each with a random dim, within memory.
 
-    A fifth of the tables gets a width that is no power of two, as slices of cut tables have.
+    A fifth of the tables gets a width that is no power of two, as slices of cut tables have, and a fifth of the
+    combinations such a batch size. All tables of a combination are of one part of the split.
     """
 
     def __init__(self, pool: Sequence[Table], settings: CampaignSettings) -> None:
-        self._pool = [_with_type(table, settings.data_type) for table in pool]
+        self._pool = pool
+        self._parts = {part: [t for t in pool if table_part(t) is part] for part in PARTS}
         self.settings = settings
         self.name = self._name()
 
     def combination(self, index: int) -> Combination:
         """The combination at a position; the same for the same pool and settings."""
-        rng = np.random.default_rng([self.settings.seed, index])
-        sizes, weights = zip(*BATCH_SIZES.items(), strict=True)
-        batch_size = int(rng.choice(sizes, p=weights))
+        settings = self.settings
+        rng = np.random.default_rng([settings.seed, index])
+        # One after the other they would have the bench fill its memory anew every time.
+        data_type = settings.data_types[index // _BLOCK % len(settings.data_types)]
+        optimizer = settings.optimizers[int(rng.integers(len(settings.optimizers)))]
+        part = self._part(rng)
+        batch_size = _batch_size(rng)
         tables: list[Table] = []
-        left = self.settings.memory_bytes
+        left, work = settings.memory_bytes, _MOST_WORK_BYTES
         for _ in range(int(rng.integers(1, MAX_TABLES + 1))):
-            drawn = self._draw(rng, batch_size, left)
-            if drawn is not None:
-                tables.append(drawn)
-                left -= needed_bytes([drawn], batch_size, self.settings.optimizer)
-        return Combination(tuple(tables), batch_size)
+            for _ in range(_REDRAWS):
+                table = replace(part[int(rng.integers(len(part)))].sliced(_width(rng)), data_type=data_type)
+                need, moved = needed_bytes([table], batch_size, optimizer), _work_bytes(table, batch_size)
+                if need <= left and moved <= work:
+                    tables.append(table)
+                    left, work = left - need, work - moved
+                    break
+        return Combination(tuple(tables), batch_size, optimizer)
 
     def run(
         self,
@@ -131,14 +150,14 @@ class Campaign:
         rng = np.random.default_rng([self.settings.seed, index, 1])
         if not drawn.tables:
             raise MeasurementRefused("no table of the pool fits in memory: allow more, or give smaller tables")
-        timing = bench.measure(drawn.tables, drawn.batch_size, self.settings.optimizer, rng)
+        timing = bench.measure(drawn.tables, drawn.batch_size, drawn.optimizer, rng)
         return ComputeMeasurement(
             campaign=self.name,
             index=index,
             hardware=self.settings.hardware,
             tables=drawn.tables,
             batch_size=drawn.batch_size,
-            optimizer=self.settings.optimizer,
+            optimizer=drawn.optimizer,
             forward_ms=timing.forward.median_ms,
             backward_ms=timing.backward.median_ms,
             forward_spread=timing.forward.spread,
@@ -148,33 +167,50 @@ class Campaign:
             measured_at=datetime.now(UTC),
         )
 
-    def _draw(self, rng: np.random.Generator, batch_size: int, left: int) -> Table | None:
-        for _ in range(_REDRAWS):
-            table = self._pool[int(rng.integers(len(self._pool)))].sliced(_width(rng))
-            if needed_bytes([table], batch_size, self.settings.optimizer) <= left:
-                return table
-        return None
+    def _part(self, rng: np.random.Generator) -> list[Table]:
+        """Tables of a part, of those that the pool has any of."""
+        weights = np.array([share if self._parts[part] else 0.0 for part, share in PARTS.items()])
+        return self._parts[list(PARTS)[int(rng.choice(len(PARTS), p=weights / weights.sum()))]]
 
     def _name(self) -> str:
         content = {
             "bench": BENCH_VERSION,
-            "draws": [DIMS, sorted(BATCH_SIZES.items()), MAX_TABLES, _UNUSUAL_WIDTH_SHARE],
+            "draws": [
+                sorted(DIMS.items()),
+                sorted(BATCH_SIZES.items()),
+                list(PARTS.values()),
+                MAX_TABLES,
+                _UNUSUAL_SHARE,
+                _MOST_WORK_BYTES,
+                _LOOKUP_BYTES,
+            ],
             "pool": [configuration_content(table) for table in self._pool],
             "hardware": self.settings.hardware,
             "device": device_name(torch.device(self.settings.device)),
             "seed": self.settings.seed,
-            "optimizer": self.settings.optimizer.value,
+            "optimizers": [optimizer.value for optimizer in self.settings.optimizers],
+            "data_types": [data_type.value for data_type in self.settings.data_types],
             "memory_bytes": self.settings.memory_bytes,
         }
         return f"{self.settings.hardware}-{content_hash(content)[:12]}"
 
 
+def _batch_size(rng: np.random.Generator) -> int:
+    sizes, weights = zip(*BATCH_SIZES.items(), strict=True)
+    drawn = int(rng.choice(sizes, p=weights))
+    if rng.uniform() >= _UNUSUAL_SHARE:
+        return drawn
+    return round(2 ** rng.uniform(np.log2(min(sizes)), np.log2(max(sizes))))
+
+
 def _width(rng: np.random.Generator) -> int:
-    dim = int(rng.choice(DIMS))
-    if rng.uniform() >= _UNUSUAL_WIDTH_SHARE:
-        return dim
-    return 4 * int(rng.integers(1, max(DIMS) // 4 + 1))
+    dims, weights = zip(*DIMS.items(), strict=True)
+    drawn = int(rng.choice(dims, p=weights))
+    if rng.uniform() >= _UNUSUAL_SHARE:
+        return drawn
+    return 4 * round(2 ** rng.uniform(0.0, np.log2(max(dims) // 4)))
 
 
-def _with_type(table: Table, data_type: DataType) -> Table:
-    return replace(table, data_type=data_type)
+def _work_bytes(table: Table, batch_size: int) -> float:
+    """About what a step moves: combinations above ``_MOST_WORK_BYTES`` take many seconds and tell little more."""
+    return table.lookups(batch_size) * (_LOOKUP_BYTES + 4.0 * table.embedding_dim)

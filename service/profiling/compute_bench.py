@@ -42,6 +42,7 @@ _OPTIMIZER = {
 }
 _POOLING = {spec.PoolingMode.SUM: PoolingMode.SUM, spec.PoolingMode.MEAN: PoolingMode.MEAN}
 _ON_CPU_ONLY = "the operator's CPU mode has no {what}: measure it on cuda, or use {instead}"
+_MEDIAN_ERROR = 1.2533 / 1.349  # Standard error of a median in deviations, and a deviation in quartile ranges.
 Result = TypeVar("Result")
 
 _LEARNING_RATE = 1e-4
@@ -82,17 +83,20 @@ class BenchSettings:
         memory_bytes: most that one combination may take in all; on the CPU its weights live in an arena whose pages
             are touched once and reused.
         warmup: untimed repeats.
-        repeats: timed repeats.
+        repeats: most timed repeats.
         budget_s: stop repeating after this long, once ``least_repeats`` are done.
         least_repeats: timed repeats whatever they take.
+        precision: stop repeating once the standard error of the median is below this share of it, after
+            ``least_repeats``; what takes a millisecond is noisier and is repeated more often.
     """
 
     device: str = "cpu"
     memory_bytes: int = 4 * 2**30
     warmup: int = 2
-    repeats: int = 11
-    budget_s: float = 5.0
+    repeats: int = 41
+    budget_s: float = 1.5
     least_repeats: int = 5
+    precision: float = 0.005
 
 
 class ComputeBench:
@@ -160,11 +164,10 @@ class ComputeBench:
             raise MeasurementRefused("the tables of one operator must have one data_type: measure them apart")
         if len({t.pooling_mode for t in tables}) != 1:
             raise MeasurementRefused("the tables of one operator must have one pooling_mode: measure them apart")
-        if self._device.type == "cpu":
-            if optimizer is Optimizer.ADAM:
-                raise MeasurementRefused(_ON_CPU_ONLY.format(what="adam", instead="adagrad"))
-            if tables[0].data_type is DataType.BF16:
-                raise MeasurementRefused(_ON_CPU_ONLY.format(what="bf16", instead="fp16"))
+        if optimizer not in supported_optimizers(self.settings.device):
+            raise MeasurementRefused(_ON_CPU_ONLY.format(what=optimizer.value, instead="adagrad"))
+        if tables[0].data_type not in supported_data_types(self.settings.device):
+            raise MeasurementRefused(_ON_CPU_ONLY.format(what=tables[0].data_type.value, instead="fp16"))
         need = needed_bytes(tables, batch_size, optimizer)
         if need > self.settings.memory_bytes:
             raise MeasurementRefused(
@@ -207,8 +210,9 @@ class ComputeBench:
         times: list[tuple[float, float]] = []
         while len(times) < self.settings.repeats:
             times.append(step())
-            over = time.perf_counter() - started > self.settings.budget_s
-            if over and len(times) >= self.settings.least_repeats:
+            if len(times) < self.settings.least_repeats:
+                continue
+            if time.perf_counter() - started > self.settings.budget_s or _precision(times) < self.settings.precision:
                 break
         forward, backward = np.array(times).T
         return ComputeTiming(_summary(forward), _summary(backward), len(times))
@@ -281,6 +285,16 @@ class _Arena:
             part = values[self._filled : self._filled + _FILL_CHUNK]
             part.copy_(pattern[: part.numel()])
             self._filled += part.numel()
+
+
+def supported_optimizers(device: str) -> tuple[Optimizer, ...]:
+    """Optimizers that the operator fuses on a device."""
+    return tuple(o for o in Optimizer if not (device == "cpu" and o is Optimizer.ADAM))
+
+
+def supported_data_types(device: str) -> tuple[DataType, ...]:
+    """Precisions that the operator has on a device."""
+    return tuple(t for t in DataType if not (device == "cpu" and t is DataType.BF16))
 
 
 def needed_bytes(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> int:
@@ -361,6 +375,12 @@ def _timed(device: torch.device, call: Callable[[], Result]) -> tuple[float, Res
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return (time.perf_counter() - started) * 1e3, result
+
+
+def _precision(times: Sequence[tuple[float, float]]) -> float:
+    """Standard error of the median of the sums, relative to it; that of a normal law with the same quartiles."""
+    low, median, high = np.percentile(np.sum(times, axis=1), [25, 50, 75])
+    return float(_MEDIAN_ERROR * (high - low) / median / np.sqrt(len(times)))
 
 
 def _summary(times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Timing:

@@ -21,7 +21,7 @@ _POOLING = ((0.0, 0.0), (0.042, 0.0), (0.05, 0.026), (0.1, 0.55), (0.2, 1.0), (0
 _EXPONENT = ((0.0, 0.6), (0.1, 0.96), (0.5, 1.2), (0.8, 1.58), (0.9, 2.03), (1.0, 2.6))
 
 
-def generated_pool(size: int = 856, seed: int = 2021) -> tuple[Table, ...]:
+def generated_pool(size: int = 4_096, seed: int = 2021) -> tuple[Table, ...]:
     """A pool that follows the published statistics of Meta's 856-table set.
 
     Rows and pooling factors follow its quantiles, independently of each other; ids follow Zipf-Mandelbrot laws whose

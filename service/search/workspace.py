@@ -10,7 +10,7 @@ from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime
 from service.domain.plan import Problem, ShardingType, Slice
 from service.domain.ports import ComputeCostModel, CostModels, Embeddings
-from service.domain.tables import Table
+from service.domain.tables import Optimizer, Table
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -31,11 +31,12 @@ def ticks(milliseconds: NDArray[np.float64]) -> Integers:
 
 
 class TableEncoder:
-    """Encodes tables for one batch size; tables that differ only in name are encoded once."""
+    """Encodes tables for one batch size and optimizer; tables that differ only in name are encoded once."""
 
-    def __init__(self, compute: ComputeCostModel, batch_size: int) -> None:
+    def __init__(self, compute: ComputeCostModel, batch_size: int, optimizer: Optimizer) -> None:
         self._compute = compute
         self._batch_size = batch_size
+        self._optimizer = optimizer
         self._known: dict[Table, Embeddings] = {}
 
     def encode(self, tables: Sequence[Table]) -> Embeddings:
@@ -43,7 +44,8 @@ class TableEncoder:
         keys = [table.nameless() for table in tables]
         missing = list(dict.fromkeys(key for key in keys if key not in self._known))
         if missing:
-            self._known.update(zip(missing, self._compute.encode(missing, self._batch_size), strict=True))
+            encoded = self._compute.encode(missing, self._batch_size, self._optimizer)
+            self._known.update(zip(missing, encoded, strict=True))
         return np.stack([self._known[key] for key in keys])
 
 
@@ -92,7 +94,7 @@ class Workspace:
         """
         ordered = tuple(sorted(slices))
         tables = tuple(problem.tables[piece.table].sliced(piece.width) for piece in ordered)
-        encoder = TableEncoder(models.compute, problem.global_batch_size)
+        encoder = TableEncoder(models.compute, problem.global_batch_size, problem.optimizer)
         embeddings = _encoded(encoder, tables, deadline)
         return cls(
             problem=problem,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.ports import CostModels, Embeddings
-from service.domain.tables import Table
+from service.domain.tables import Optimizer, Table
 from tests.fakes import FakeCommunication, FakeCompute
 
 
@@ -15,9 +15,9 @@ class SlowCompute(FakeCompute):
 
     seconds = 1.0
 
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+    def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         time.sleep(self.seconds)
-        return super().encode(tables, batch_size)
+        return super().encode(tables, batch_size, optimizer)
 
 
 class StuckCompute(SlowCompute):
@@ -29,7 +29,7 @@ class StuckCompute(SlowCompute):
 class BrokenCompute(FakeCompute):
     """Has a defect."""
 
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+    def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         raise LookupError("secret")
 
 

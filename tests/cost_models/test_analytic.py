@@ -52,7 +52,7 @@ def _model(hardware: str) -> AnalyticCompute:
 
 def _cost(tables: list[Table], batch_size: int, model: AnalyticCompute = H100) -> Floats:
     """Forward and backward compute of one device, milliseconds; [2]."""
-    return model.head(model.encode(tables, batch_size).astype(np.float64).sum(axis=0).astype(np.float32))
+    return model.head(model.encode(tables, batch_size, Optimizer.SGD).astype(np.float64).sum(axis=0).astype(np.float32))
 
 
 @st.composite
@@ -146,7 +146,7 @@ def test_the_bytes_of_one_table_add_up_to_its_cost() -> None:
 def test_half_precision_moves_half_the_weights_but_as_many_gradients() -> None:
     full = Table("t", 10**9, 128, 30.0, reuse_histogram=ReuseHistogram(65_536, NEVER_AGAIN))
     half = replace(full, data_type=DataType.FP16)
-    work, less = H100.encode([full, half], 65_536)
+    work, less = H100.encode([full, half], 65_536, Optimizer.SGD)
     assert less[ROWS_FIRST].sum() == work[ROWS_FIRST].sum() / 2
     assert less[GRADIENT_FIRST] == work[GRADIENT_FIRST]
 
@@ -193,7 +193,7 @@ def test_slices_of_what_the_cache_holds_cost_more_together_than_the_table(table:
 
 
 def test_a_slice_narrower_than_a_sector_reads_a_whole_one() -> None:
-    four, eight, sixteen = H100.encode([Table("t", 10**6, dim, 2.0) for dim in (4, 8, 16)], 8_192)
+    four, eight, sixteen = H100.encode([Table("t", 10**6, dim, 2.0) for dim in (4, 8, 16)], 8_192, Optimizer.SGD)
     rows = slice(ROWS_FIRST.start, ROWS_AGAIN.stop)
     assert np.array_equal(four[rows], eight[rows])
     assert sixteen[rows].sum() == pytest.approx(2 * eight[rows].sum())
@@ -234,9 +234,9 @@ def test_the_cache_keeps_what_is_read_most_often() -> None:
 
 
 def test_gradients_are_read_once_for_each_lookup_of_their_bag() -> None:
-    (work,) = H100.encode([Table("t", 1_000, 32, 20.0)], 100)
+    (work,) = H100.encode([Table("t", 1_000, 32, 20.0)], 100, Optimizer.SGD)
     assert (work[LOOKUPS], work[GRADIENT_FIRST], work[GRADIENT_AGAIN]) == (2_000, 100 * 128, 1_900 * 128)
-    (seldom,) = H100.encode([Table("t", 1_000, 32, 0.25)], 100)
+    (seldom,) = H100.encode([Table("t", 1_000, 32, 0.25)], 100, Optimizer.SGD)
     assert (seldom[GRADIENT_FIRST], seldom[GRADIENT_AGAIN]) == (25 * 128, 0)
 
 
@@ -258,7 +258,7 @@ def test_costs_of_extreme_tables_are_finite_and_fit_a_search(name: str) -> None:
     ]
     model = _model(name)
     for batch_size in (1, 2**24):
-        embeddings = model.encode(extreme, batch_size)
+        embeddings = model.encode(extreme, batch_size, Optimizer.SGD)
         assert np.isfinite(embeddings).all()
         assert (embeddings >= 0).all()
         assert (ticks(model.head(embeddings)) > 0).all()

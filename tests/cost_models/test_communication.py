@@ -112,7 +112,7 @@ def test_a_wait_changes_the_transfer_less_and_less() -> None:
 class SkewedCompute(FakeCompute):
     """A table of pooling factor p costs p milliseconds, forward."""
 
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Embeddings:
+    def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         return np.array([[table.pooling_factor] for table in tables], dtype=np.float32)
 
     def head(self, sums: Embeddings) -> Floats:

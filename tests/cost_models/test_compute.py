@@ -18,7 +18,7 @@ TABLES = [
 
 def test_a_device_costs_the_head_of_the_sum_of_its_tables() -> None:
     model = small_model()
-    embeddings = model.encode(TABLES, 8192)
+    embeddings = model.encode(TABLES, 8192, Optimizer.SGD)
     assert embeddings.shape == (3, 8)
     assert embeddings.dtype == np.float32
     costs = model.head(embeddings.sum(axis=0))
@@ -28,7 +28,7 @@ def test_a_device_costs_the_head_of_the_sum_of_its_tables() -> None:
 
 def test_the_head_takes_any_leading_shape() -> None:
     model = small_model()
-    sums = np.stack([model.encode(TABLES, 8192)[:2]] * 3)
+    sums = np.stack([model.encode(TABLES, 8192, Optimizer.SGD)[:2]] * 3)
     assert model.head(sums).shape == (3, 2, 2)
     assert model.head(sums)[1, 1] == pytest.approx(model.head(sums[1, 1]))
 
@@ -47,13 +47,13 @@ def test_a_row_costs_the_same_whatever_it_is_priced_with() -> None:
 def test_the_order_of_tables_and_their_names_do_not_matter() -> None:
     model = small_model()
     renamed = [replace(t, name=t.name * 2) for t in reversed(TABLES)]
-    forth, back = model.encode(TABLES, 2048), model.encode(renamed, 2048)
+    forth, back = model.encode(TABLES, 2048, Optimizer.SGD), model.encode(renamed, 2048, Optimizer.SGD)
     assert np.array_equal(forth, back[::-1])
 
 
 def test_a_hundred_tables_cost_finite_and_more_than_ten() -> None:
     model = small_model()
-    ten, hundred = (model.head(model.encode(TABLES[:1] * n, 8192).sum(axis=0)) for n in (10, 100))
+    ten, hundred = (model.head(model.encode(TABLES[:1] * n, 8192, Optimizer.SGD).sum(axis=0)) for n in (10, 100))
     assert np.isfinite(hundred).all()
     assert (hundred > ten).all()
 

@@ -205,7 +205,7 @@ def test_what_was_measured_and_priced_is_cut_alike() -> None:
     assert cap.sentence() in found.assumptions
     fewer = replace(wide, tables=(replace(wide.tables[0], num_embeddings=cap.cap), wide.tables[1]))
     compute = fake_models().compute
-    forward = compute.head(compute.encode([fewer.tables[0]], 256))[0, 0]
+    forward = compute.head(compute.encode([fewer.tables[0]], 256, Optimizer.SGD))[0, 0]
     assert found.plans[0].devices[0].predicted.forward_compute == pytest.approx(forward, abs=1e-3)
 
 

@@ -20,7 +20,7 @@ def compute_ticks(problem: Problem, models: CostModels, tables: Sequence[Table])
     """Forward and backward compute of one device."""
     if not tables:
         return 0, 0
-    total = models.compute.encode(tables, problem.global_batch_size).astype(np.float64).sum(axis=0)
+    total = models.compute.encode(tables, problem.global_batch_size, problem.optimizer).astype(np.float64).sum(axis=0)
     forward, backward = models.compute.head(total.astype(np.float32))
     return ticks(forward), ticks(backward)
 

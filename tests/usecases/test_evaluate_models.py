@@ -61,7 +61,7 @@ def test_combinations_are_sliced_by_what_they_are() -> None:
         "precision": {"fp16 and fp32": 1, "fp32": 1},
         "optimizer": {"adagrad": 1, "sgd": 1},
     }
-    priced = small_model().head(small_model().encode([NARROW, WIDE], 8192).sum(axis=0))
+    priced = small_model().head(small_model().encode([NARROW, WIDE], 8192, Optimizer.SGD).sum(axis=0))
     assert [found[cost].predicted[1] for cost in ("forward", "backward")] == pytest.approx(priced)
     assert found["total"].predicted[1] == pytest.approx(priced.sum())
     assert [found[cost].measured[0] for cost in found] == [6.0, 2.0, 4.0]
