@@ -21,7 +21,7 @@ from service.domain.measurements import (
 from service.domain.plan import content_hash
 from service.domain.tables import Optimizer, Table
 
-FORMAT = 2
+FORMAT = 3
 """Layout of the file; raised when it changes."""
 
 
@@ -98,7 +98,7 @@ def _common(m: ComputeMeasurement | CommunicationMeasurement) -> dict[str, Any]:
         "repeats": m.repeats,
         "environment": dict(m.environment),
         "measured_at": m.measured_at.isoformat(),
-        "split": m.split.value,
+        "split": m.split.value if m.split else None,
     }
 
 
@@ -126,7 +126,7 @@ def _exchange(row: dict[str, Any]) -> CommunicationMeasurement:
 
 
 def _in_its_part(found: Kind, row: dict[str, Any]) -> Kind:
-    if found.split.value != row["split"]:
+    if (found.split.value if found.split else None) != row["split"]:
         raise ValueError(f"{found.campaign} {found.index} is in part {row['split']}, its content says {found.split}")
     return found
 
