@@ -87,7 +87,7 @@ class CommunicationModel:
         self._measured = measured
         self._errors: ExchangeErrors | None = None
 
-    def calibrated(self, arrays: Arrays) -> Self:
+    def with_errors(self, arrays: Arrays) -> Self:
         """This model with the errors that a version's arrays tell; it prices as before.
 
         Raises:
@@ -123,9 +123,9 @@ class CommunicationModel:
         return [*_unmeasured(self._measured, devices), *_beyond(self._measured, widths, wait_ms, batch_size)]
 
     def errors(self, costs: Floats, widths: Floats, batch_size: int) -> ErrorLaw:
-        """How far measured exchanges may be from these, see ``ExchangeErrors``. Only of a calibrated model."""
+        """How far measured exchanges may be from these, see ``ExchangeErrors``. Only of a model with errors."""
         if self._errors is None:
-            raise ValueError(f"{self._version} was not calibrated")
+            raise ValueError(f"{self._version} has no errors fitted")
         return self._errors.law(costs, widths, batch_size, octaves_beyond(self._measured, widths, batch_size))
 
     def _price(self, widths: Floats, wait_ms: Floats, batch_size: int, output: int) -> Floats:

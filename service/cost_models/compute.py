@@ -83,7 +83,7 @@ class ComputeModel:
         self._novelty: Novelty | None = None
         self._errors: ComputeErrors | None = None
 
-    def calibrated(self, arrays: Arrays) -> Self:
+    def with_errors(self, arrays: Arrays) -> Self:
         """This model with the novelty and the errors that a version's arrays tell; it prices as before.
 
         Raises:
@@ -133,15 +133,15 @@ class ComputeModel:
         ]
 
     def novelty(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
-        """How far each of T tables is from what was measured, see ``Novelty``; [T]. Only of a calibrated model."""
+        """How far each of T tables is from what was measured, see ``Novelty``; [T]. Only of a model with errors."""
         if self._novelty is None:
-            raise ValueError(f"{self._version} was not calibrated")
+            raise ValueError(f"{self._version} has no errors fitted")
         return self._novelty.of(tables, batch_size, optimizer)
 
     def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
-        """How far measured costs may be from these, see ``ComputeErrors``. Only of a calibrated model."""
+        """How far measured costs may be from these, see ``ComputeErrors``. Only of a model with errors."""
         if self._errors is None:
-            raise ValueError(f"{self._version} was not calibrated")
+            raise ValueError(f"{self._version} has no errors fitted")
         return self._errors.law(costs, held, batch_size, optimizer)
 
 

@@ -138,8 +138,8 @@ class ModelStore:
             features_version = int(manifest["features_version"])
         except (KeyError, TypeError, AttributeError) as error:
             raise _of_another_release(version, error) from error
-        _check_calibrated(version, weights)
-        return ComputeModel(str(version), weights, features_version, measured).calibrated(weights)
+        _check_has_errors(version, weights)
+        return ComputeModel(str(version), weights, features_version, measured).with_errors(weights)
 
     def communication_model(self, version: Version) -> CommunicationModel:
         """Loads a communication model; raises DamagedArtifact where its files are not what was written."""
@@ -148,8 +148,8 @@ class ModelStore:
             measured = MeasuredExchanges(**{k: _tuple(v) for k, v in manifest["measured"].items()})
         except (KeyError, TypeError, AttributeError) as error:
             raise _of_another_release(version, error) from error
-        _check_calibrated(version, weights)
-        return CommunicationModel(str(version), weights, measured).calibrated(weights)
+        _check_has_errors(version, weights)
+        return CommunicationModel(str(version), weights, measured).with_errors(weights)
 
     def measurement_file(self, hardware: str) -> str:
         """Where the measurements behind a hardware's versions are kept; a path for fsspec."""
@@ -265,7 +265,7 @@ class ModelStore:
         return posixpath.join(self._root, *parts)
 
 
-def _check_calibrated(version: Version, weights: Mapping[str, object]) -> None:
+def _check_has_errors(version: Version, weights: Mapping[str, object]) -> None:
     if not any(name.startswith("errors.") for name in weights):
         raise _of_another_release(version, KeyError("errors"))
 

@@ -11,9 +11,9 @@ from service.cost_models.compute import ComputeModel
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
 from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD, CommunicationCostModel
 from service.training import communication_evaluation, compute_evaluation
-from service.training.calibration import compute_covered, exchange_covered, measured_compute, with_total
 from service.training.communication_dataset import Exchanges, exchange_groups
 from service.training.compute_dataset import measurements_dataset
+from service.training.intervals import compute_covered, exchange_covered, measured_compute, with_total
 from service.training.slices import Attribute, Flags, Judged, Values
 
 _UNEVENNESS = (1.1, 1.25, 1.5, 2.0, 3.0)

@@ -14,7 +14,6 @@ from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import Kind, Split, comparable
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.domain.tables import Optimizer
-from service.training.calibration import calibrate_communication, calibrate_compute
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
@@ -22,6 +21,7 @@ from service.training.compute_dataset import data_fingerprint, measured_domain, 
 from service.training.compute_evaluation import evaluate_compute, predict
 from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.cross_fitting import held_out_exchanges
+from service.training.intervals import fit_compute_intervals, fit_exchange_intervals
 from service.training.judged_rows import judged_combinations, judged_exchanges
 from service.training.metrics import Metrics
 from service.training.sittings import PAUSE, sittings, without_factors
@@ -69,7 +69,7 @@ def train_compute_version(
 
     The features do not tell optimizers apart, so one model is of one optimizer's measurements, and of those of the
     newest device and bench alone; combinations that mix parts of the split are left out. How fast the machine was in
-    each sitting is taken out. Trains on the train part, chooses the epoch and calibrates intervals on the validation
+    each sitting is taken out. Trains on the train part, chooses the epoch and fits intervals on the validation
     part, and reports on the frozen test part.
 
     Raises:
@@ -86,11 +86,11 @@ def train_compute_version(
     measured = measured_domain(rows)
     model = ComputeModel(f"{hardware}/compute/new", weights, FEATURES_VERSION, measured)
     validation, test = parts[Split.VALIDATION], parts[Split.TEST]
-    arrays = calibrate_compute(
+    arrays = fit_compute_intervals(
         predict(model, measurements_dataset(validation)), parts[Split.TRAIN], validation, measured
     )
     found = evaluate_compute(model, measurements_dataset(test))
-    coverage = _coverage(judged_combinations(model.calibrated(arrays), test))
+    coverage = _coverage(judged_combinations(model.with_errors(arrays), test))
     facts = {
         **_provenance(rows, now),
         "features_version": FEATURES_VERSION,
@@ -115,7 +115,7 @@ def train_communication_version(
     """Trains the communication model of a hardware, for all numbers of devices, and writes the next version.
 
     Takes the measurements of the newest device and bench alone. Trains on the train part, chooses the epoch on the
-    validation part and reports on the frozen test part; intervals are calibrated on both of the former, see
+    validation part and reports on the frozen test part; intervals are fitted to both of the former, see
     ``service.training.cross_fitting``.
 
     Raises:
@@ -134,9 +134,9 @@ def train_communication_version(
     weights = train_communication(groups[Split.TRAIN], groups[Split.VALIDATION], config, report)
     model = CommunicationModel(f"{hardware}/communication/new", weights, measured)
     held_out = held_out_exchanges(model, parts[Split.TRAIN], parts[Split.VALIDATION], measured, config)
-    arrays = calibrate_communication(held_out, measured)
+    arrays = fit_exchange_intervals(held_out, measured)
     found = evaluate_communication(model, groups[Split.TEST])
-    coverage = _coverage(judged_exchanges(model.calibrated(arrays), parts[Split.TEST]))
+    coverage = _coverage(judged_exchanges(model.with_errors(arrays), parts[Split.TEST]))
     facts = {
         **_provenance(rows, now),
         "measured": asdict(measured),

@@ -60,7 +60,7 @@ def error_arrays(features: int, costs: int) -> Arrays:
 
 def small_model() -> ComputeModel:
     """The model of ``weights()``."""
-    return ComputeModel("cpu-x/compute/1", weights(), FEATURES_VERSION, MEASURED).calibrated(weights())
+    return ComputeModel("cpu-x/compute/1", weights(), FEATURES_VERSION, MEASURED).with_errors(weights())
 
 
 def exchange_weights(seed: int = 0, correction: float = 0.3) -> Arrays:
@@ -86,4 +86,4 @@ def exchange_weights(seed: int = 0, correction: float = 0.3) -> Arrays:
 def small_communication(correction: float = 0.3) -> CommunicationModel:
     """The model of ``exchange_weights()``."""
     arrays = exchange_weights(correction=correction)
-    return CommunicationModel("cpu-x/communication/1", arrays, EXCHANGES).calibrated(arrays)
+    return CommunicationModel("cpu-x/communication/1", arrays, EXCHANGES).with_errors(arrays)

@@ -141,6 +141,19 @@ def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelSto
         store.cost_models("cpu-x")
 
 
+@pytest.mark.parametrize("kind", ["compute", "communication"])
+def test_a_version_that_tells_no_errors_is_of_another_release(store: ModelStore, kind: str) -> None:
+    arrays, facts = {"compute": (weights(), FACTS), "communication": (exchange_weights(), COMMUNICATION_FACTS)}[kind]
+    without = {name: array for name, array in arrays.items() if not name.startswith("errors.")}
+    store.write("cpu-x", kind, without, facts)
+    with pytest.raises(DamagedArtifact, match=f"cpu-x/{kind}/2 .*errors.*`shardwright train {kind} --hardware cpu-x`"):
+        store.cost_models("cpu-x")
+    some = {name: array for name, array in arrays.items() if name != "errors.quantiles"}
+    store.write("cpu-x", kind, some, facts)
+    with pytest.raises(DamagedArtifact, match=r"array errors\.quantiles is missing"):
+        store.cost_models("cpu-x")
+
+
 @pytest.mark.parametrize("position", [0, 100, -1])
 def test_a_flipped_byte_in_the_weights_is_refused(store: ModelStore, tmp_path: Path, position: int) -> None:
     path = tmp_path / "models" / "cpu-x" / "compute" / "1" / "weights.safetensors"

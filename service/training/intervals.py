@@ -1,4 +1,4 @@
-"""Calibrates models that were trained: what they tell of novelty and errors, and whether their intervals hold."""
+"""Fits what a trained model tells of novelty and errors, and checks whether its intervals hold."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Flags = NDArray[np.bool_]
 Positions = NDArray[np.intp]
 
 
-def calibrate_compute(
+def fit_compute_intervals(
     predicted: Values,
     train: Sequence[ComputeMeasurement],
     held_out: Sequence[ComputeMeasurement],
@@ -48,7 +48,7 @@ def calibrate_compute(
     return arrays | dict(fit_errors(ratios, np.ones(ratios.shape, dtype=np.bool_), features, novelties))
 
 
-def calibrate_communication(held_out: Sequence[tuple[Exchanges, Values]], known: MeasuredExchanges) -> Arrays:
+def fit_exchange_intervals(held_out: Sequence[tuple[Exchanges, Values]], known: MeasuredExchanges) -> Arrays:
     """Arrays of ``error_shapes`` for a communication model.
 
     Args:
@@ -72,7 +72,7 @@ def compute_covered(
     """Whether a model's 90% intervals hold what was measured in N combinations; [N, 3].
 
     Args:
-        model: calibrated.
+        model: one with errors.
         rows: the combinations.
         predicted: forward, backward and total compute; [N, 3].
         measured: the same; [N, 3].
