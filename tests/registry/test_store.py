@@ -143,7 +143,8 @@ def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelSto
 
 @pytest.mark.parametrize("kind", ["compute", "communication"])
 def test_a_version_that_tells_no_errors_is_of_another_release(store: ModelStore, kind: str) -> None:
-    arrays, facts = {"compute": (weights(), FACTS), "communication": (exchange_weights(), COMMUNICATION_FACTS)}[kind]
+    arrays = weights() if kind == "compute" else exchange_weights()
+    facts = FACTS if kind == "compute" else COMMUNICATION_FACTS
     without = {name: array for name, array in arrays.items() if not name.startswith("errors.")}
     store.write("cpu-x", kind, without, facts)
     with pytest.raises(DamagedArtifact, match=f"cpu-x/{kind}/2 .*errors.*`shardwright train {kind} --hardware cpu-x`"):
