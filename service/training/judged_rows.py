@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.cost_models.communication import exchanged_bytes
-from service.cost_models.compute import ComputeModel
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
-from service.domain.ports import CommunicationCostModel
-from service.training import communication_evaluation, compute_evaluation
+from service.domain.ports import CommunicationCostModel, ComputeCostModel
+from service.training import communication_evaluation
 from service.training.communication_dataset import Exchanges, exchange_groups
-from service.training.compute_dataset import measurements_dataset
+from service.training.compute_predictions import measured_costs, predicted_costs
 from service.training.slices import Attribute, Judged, Values
 
 _UNEVENNESS = (1.1, 1.25, 1.5, 2.0, 3.0)
@@ -27,18 +26,17 @@ _TABLES, _DIMS, _POOLING, _BATCHES = _doubling(1, 6), _doubling(3, 10), _doublin
 _SIZES = _doubling(-4, 8)[::2]
 
 
-def judged_combinations(model: ComputeModel, rows: Sequence[ComputeMeasurement]) -> dict[str, Judged]:
+def judged_combinations(model: ComputeCostModel, rows: Sequence[ComputeMeasurement]) -> dict[str, Judged]:
     """The total, forward and backward compute of N combinations, N > 0; a row is a combination.
 
     They are sliced by the number of tables, the narrowest and the mean dim, the batch size, the mean pooling factor,
     the precisions among the tables and the optimizer.
     """
-    data = measurements_dataset(rows)
-    predicted, attributes = compute_evaluation.predict(model, data), _of_combinations(rows)
+    predicted, measured, attributes = predicted_costs(model, rows), measured_costs(rows), _of_combinations(rows)
     return {
-        "total": Judged(predicted.sum(axis=1), data.costs.sum(axis=1), attributes),
-        "forward": Judged(predicted[:, 0], data.costs[:, 0], attributes),
-        "backward": Judged(predicted[:, 1], data.costs[:, 1], attributes),
+        "total": Judged(predicted.sum(axis=1), measured.sum(axis=1), attributes),
+        "forward": Judged(predicted[:, 0], measured[:, 0], attributes),
+        "backward": Judged(predicted[:, 1], measured[:, 1], attributes),
     }
 
 
