@@ -59,10 +59,6 @@ _NORMAL = NormalDist()
 _PROBABILITIES = 200
 _NORMAL_QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / _PROBABILITIES) for i in range(_PROBABILITIES)])
 _ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
-_ERRORS_ARE_ASSUMED = (
-    f"intervals of analytic times are assumed, not measured: a factor of {ASSUMED.error_factor:g} either way at 90%"
-)
-
 _TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
 
 
@@ -126,7 +122,7 @@ class AnalyticCompute:
             f"compute of {name} was not measured: its times are analytic, from {_source(self._processor)}; "
             f"`shardwright profile --device {_device(self._processor)} --hardware {name}` and `shardwright train "
             f"compute --hardware {name}` put measured ones in their place; with `--from-analytic` few of them will do",
-            _ERRORS_ARE_ASSUMED,
+            _assumed_intervals("compute"),
             *reuse_assumptions(tables, batch_size),
         ]
 
@@ -183,7 +179,7 @@ class AnalyticCommunication:
             f"exchanges of {sheet.hardware} were not measured: their times are analytic, from the {sheet.link.value} "
             f"bandwidth of the data sheet; `shardwright profile --device cuda --hardware {sheet.hardware}` and "
             f"`shardwright train communication --hardware {sheet.hardware}` put measured ones in their place",
-            _ERRORS_ARE_ASSUMED,
+            _assumed_intervals("exchanges"),
         ]
         if sheet.exchange_note:
             said.append(f"exchanges of {sheet.hardware} {sheet.exchange_note}")
@@ -233,6 +229,11 @@ def _source(processor: Processor) -> str:
 
 def _device(processor: Processor) -> str:
     return "cuda" if isinstance(processor, DataSheet) else "cpu"
+
+
+def _assumed_intervals(what: str) -> str:
+    factor = ASSUMED.error_factor
+    return f"intervals of analytic {what} are assumed, not measured: a factor of {factor:g} either way at 90%"
 
 
 def _assumed_law(costs: Floats) -> ErrorLaw:

@@ -306,7 +306,7 @@ def test_what_was_assumed_is_said() -> None:
         assert fragment in said[0]
     assert "shardwright train compute --hardware h100" in said[0]
     assert "--from-analytic" in said[0]
-    assert said[1] == "intervals of analytic times are assumed, not measured: a factor of 2 either way at 90%"
+    assert said[1] == "intervals of analytic compute are assumed, not measured: a factor of 2 either way at 90%"
     assert said[2:] == reuse_assumptions(held, 8_192)
 
 
@@ -379,7 +379,7 @@ def test_memory_beyond_what_the_data_sheet_prints_is_said() -> None:
 def test_devices_beyond_a_host_are_said_to_be_priced_as_one() -> None:
     near, intervals = LINKS.assumptions(np.ones(8), np.zeros(8), 8_192)
     assert "analytic" in near
-    assert "assumed, not measured" in intervals
+    assert "exchanges are assumed, not measured" in intervals
     assert "shardwright train communication --hardware h100" in near
     *first, far = LINKS.assumptions(np.ones(16), np.zeros(16), 8_192)
     assert first == [near, intervals]
