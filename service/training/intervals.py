@@ -15,6 +15,7 @@ from service.domain.measurements import ComputeMeasurement
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, ErrorLaw
 from service.domain.tables import Optimizer, Table
 from service.training.communication_dataset import Exchanges
+from service.training.compute_predictions import measured_costs
 from service.training.error_fit import fit_errors
 from service.training.novelty_fit import fit_novelty
 
@@ -39,7 +40,7 @@ def fit_compute_intervals(
     """
     arrays = dict(fit_novelty(train, held_out))
     novelty = Novelty("new", arrays, known.optimizers, known.data_types, known.pooling_modes)
-    told, found = with_total(predicted), with_total(measured_compute(held_out))
+    told, found = with_total(predicted), with_total(measured_costs(held_out))
     features, novelties = np.empty((len(held_out), len(COMPUTE_FEATURES))), np.empty(len(held_out))
     for rows, held, batch_size, optimizer in _by_batch_and_optimizer(held_out):
         features[rows] = compute_features(predicted[rows], held, batch_size, optimizer)
@@ -88,11 +89,6 @@ def exchange_covered(model: CommunicationCostModel, group: Exchanges, predicted:
     """Whether a model's 90% intervals hold what was measured of N exchanges of D devices; [N, D, 2] -> [N, D, 2]."""
     rows = zip(predicted, group.costs, group.widths, _batch_sizes(group), strict=True)
     return np.array([_within(model.errors(told, w, batch), told, found) for told, found, w, batch in rows])
-
-
-def measured_compute(rows: Sequence[ComputeMeasurement]) -> Values:
-    """Measured forward and backward compute of N combinations, milliseconds; [N, 2]."""
-    return np.array([[row.forward_ms, row.backward_ms] for row in rows], dtype=np.float64)
 
 
 def with_total(costs: Values) -> Values:

@@ -7,13 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.cost_models.communication import exchanged_bytes
-from service.cost_models.compute import ComputeModel
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
-from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD, CommunicationCostModel
-from service.training import communication_evaluation, compute_evaluation
+from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD, CommunicationCostModel, ComputeCostModel
+from service.training import communication_evaluation
 from service.training.communication_dataset import Exchanges, exchange_groups
-from service.training.compute_dataset import measurements_dataset
-from service.training.intervals import compute_covered, exchange_covered, measured_compute, with_total
+from service.training.compute_predictions import measured_costs, predicted_costs
+from service.training.intervals import compute_covered, exchange_covered, with_total
 from service.training.slices import Attribute, Flags, Judged, Values
 
 _UNEVENNESS = (1.1, 1.25, 1.5, 2.0, 3.0)
@@ -30,15 +29,14 @@ _TABLES, _DIMS, _POOLING, _BATCHES = _doubling(1, 6), _doubling(3, 10), _doublin
 _SIZES = _doubling(-4, 8)[::2]
 
 
-def judged_combinations(model: ComputeModel, rows: Sequence[ComputeMeasurement]) -> dict[str, Judged]:
+def judged_combinations(model: ComputeCostModel, rows: Sequence[ComputeMeasurement]) -> dict[str, Judged]:
     """The total, forward and backward compute of N combinations, N > 0; a row is a combination.
 
     They are sliced by the number of tables, the narrowest and the mean dim, the batch size, the mean pooling factor,
     the precisions among the tables and the optimizer.
     """
-    attributes, predicted = _of_combinations(rows), compute_evaluation.predict(model, measurements_dataset(rows))
-    told, found = with_total(predicted), with_total(measured_compute(rows))
-    covered = compute_covered(model, rows, told, found)
+    told, found = with_total(predicted_costs(model, rows)), with_total(measured_costs(rows))
+    covered, attributes = compute_covered(model, rows, told, found), _of_combinations(rows)
     return {
         name: Judged(told[:, cost], found[:, cost], covered[:, cost], attributes)
         for name, cost in (("total", COMPUTE_TOTAL), ("forward", FORWARD), ("backward", BACKWARD))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.cost_models.communication import CommunicationModel
-from service.cost_models.compute import ComputeModel
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Kind, Split, comparable
+from service.domain.ports import ComputeCostModel
 from service.training.communication_dataset import exchanges_fingerprint
 from service.training.compute_dataset import data_fingerprint
 from service.training.judged_rows import judged_combinations, judged_exchanges
@@ -38,7 +38,7 @@ class Evaluation:
 
 
 def evaluate_compute_version(
-    model: ComputeModel, manifest: Mapping[str, Any], stored: Sequence[ComputeMeasurement], part: Split
+    model: ComputeCostModel, manifest: Mapping[str, Any], stored: Sequence[ComputeMeasurement], part: Split
 ) -> Evaluation:
     """Judges a compute version as training does: by its optimizer's rows of the newest device and bench.
 

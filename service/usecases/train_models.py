@@ -7,18 +7,25 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+from service.cost_models.analytic import AnalyticCompute
+from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, figures
 from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
+from service.cost_models.data_sheets import PROCESSORS, Processor
 from service.cost_models.features import FEATURES_VERSION
-from service.domain.errors import TooFewMeasurements
+from service.domain.errors import TooFewMeasurements, UnknownHardware
 from service.domain.measurements import Kind, Split, comparable
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.domain.tables import Optimizer
+from service.training.calibration import calibrate
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
 from service.training.compute_evaluation import evaluate_compute, predict
+from service.training.compute_predictions import metrics_on
 from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.cross_fitting import held_out_exchanges
 from service.training.intervals import fit_compute_intervals, fit_exchange_intervals
@@ -29,6 +36,9 @@ from service.training.slices import Judged
 
 LEAST_COMPUTE = 50
 """Fewest compute measurements to train on."""
+
+LEAST_CALIBRATION = 30
+"""Fewest compute measurements to correct an analytic model by."""
 
 LEAST_IN_PART = 5
 """Fewest of them in each part of the split."""
@@ -102,6 +112,73 @@ def train_compute_version(
     }
     version = str(models.write(hardware, "compute", {**weights, **arrays}, facts))
     return TrainedVersion(version, _counts(parts), found, coverage)
+
+
+def calibrate_compute_version(
+    hardware: str,
+    measurements: MeasurementStore,
+    models: ModelWriter,
+    now: datetime,
+    samples: int | None = None,
+    seed: int = 0,
+    processors: Mapping[str, Processor] = PROCESSORS,
+) -> TrainedVersion:
+    """Corrects the analytic compute model of a hardware by measurements of it and writes the next version.
+
+    Takes the measurements of the newest device and bench alone, of all optimizers and precisions together; those of
+    the train part, and reports on the frozen test part.
+
+    Args:
+        hardware: what they are of.
+        measurements: where they are.
+        models: where the version goes.
+        now: the time.
+        samples: how many of the train part to use, drawn at random; None uses all.
+        seed: of the draw, and of the cross-validation.
+        processors: data sheets by hardware.
+
+    Raises:
+        UnknownHardware: there is no data sheet of it.
+        TooFewMeasurements: the train part has fewer than ``LEAST_CALIBRATION`` or ``samples``, or the test part fewer
+            than ``LEAST_IN_PART``.
+    """
+    processor = processors.get(hardware)
+    if processor is None:
+        known = sorted(processors)
+        raise UnknownHardware(
+            f"there is no data sheet of hardware {hardware!r} to start from, only of {', '.join(known)}: train without "
+            "--from-analytic",
+            known=known,
+        )
+    stored = measurements.compute(hardware)
+    rows = [row for row in comparable(stored) if row.split is not None]
+    train, test = ([row for row in rows if row.split is split] for split in (Split.TRAIN, Split.TEST))
+    wanted = max(samples or 0, LEAST_CALIBRATION)
+    if len(train) < wanted or len(test) < LEAST_IN_PART:
+        raise TooFewMeasurements(
+            f"{len(train)} combinations of {hardware} by the newest device and bench are in the train part and "
+            f"{len(test)} in the test part, {wanted} to calibrate with and {LEAST_IN_PART} to judge it on are needed: "
+            f"{_REMEDY}"
+        )
+    drawn = np.random.default_rng(seed).permutation(len(train))[: samples or len(train)]
+    chosen = [train[i] for i in sorted(drawn)]
+    analytic = AnalyticCompute(f"{hardware}/compute/new", processor)
+    weights = calibrate(analytic, chosen, seed)
+    provenance = _provenance(chosen, now)
+    calibration = Calibration(len(chosen), provenance["device"], measured_domain(chosen))
+    model = CalibratedCompute(analytic.version, analytic, weights, calibration)
+    found, coverage = metrics_on(model, test), _coverage(judged_combinations(model, test))
+    counts = {Split.TRAIN.value: len(chosen), Split.VALIDATION.value: 0, Split.TEST.value: len(test)}
+    facts = {
+        **provenance,
+        "kind": CALIBRATED,
+        "analytic": figures(processor),
+        "measured": asdict(calibration.measured),
+        "samples": {"count": len(chosen), "seed": seed, "fingerprint": data_fingerprint(chosen)},
+        "data": {"fingerprint": data_fingerprint(rows), "rows": counts, "left_out": len(stored) - len(rows)},
+        "metrics": _told(found, coverage),
+    }
+    return TrainedVersion(str(models.write(hardware, "compute", weights, facts)), counts, found, coverage)
 
 
 def train_communication_version(
