@@ -287,7 +287,7 @@ def _check_has_errors(version: Version, weights: Mapping[str, object]) -> None:
 def _of_another_release(version: Version, error: Exception) -> DamagedArtifact:
     """For sound files that do not say what this code needs."""
     return DamagedArtifact(
-        f"{version} does not have what a {version.model} model of this release has ({error!r}): it was written "
+        f"{version}: it does not have what a {version.model} model of this release has ({error!r}): it was written "
         f"by another one; train it again with `shardwright train {version.model} --hardware {version.hardware}`"
     )
 

@@ -150,12 +150,12 @@ def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelSto
     line = {"latency_ms": np.ones(2, dtype=np.float32), "ms_per_byte": np.ones(2, dtype=np.float32)}
     store.write("cpu-x", "communication", line, {"hardware": "cpu-x", "data": {"ranks": [2]}})
     remedy = "`shardwright train communication --hardware cpu-x`"
-    with pytest.raises(DamagedArtifact, match=f"cpu-x/communication/2 .*'measured'.*{remedy}"):
+    with pytest.raises(DamagedArtifact, match=f"cpu-x/communication/2: .*'measured'.*{remedy}"):
         store.cost_models("cpu-x")
     store.write("cpu-x", "communication", exchange_weights(), COMMUNICATION_FACTS)
     assert store.cost_models("cpu-x").versions["communication"] == "cpu-x/communication/3"
     store.write("cpu-x", "compute", weights(), {"hardware": "cpu-x", "measured": FACTS["measured"]})
-    with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/2 .*`shardwright train compute --hardware cpu-x`"):
+    with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/2: .*`shardwright train compute --hardware cpu-x`"):
         store.cost_models("cpu-x")
 
 
@@ -165,7 +165,7 @@ def test_a_version_that_tells_no_errors_is_of_another_release(store: ModelStore,
     facts = FACTS if kind == "compute" else COMMUNICATION_FACTS
     without = {name: array for name, array in arrays.items() if not name.startswith("errors.")}
     store.write("cpu-x", kind, without, facts)
-    with pytest.raises(DamagedArtifact, match=f"cpu-x/{kind}/2 .*errors.*`shardwright train {kind} --hardware cpu-x`"):
+    with pytest.raises(DamagedArtifact, match=f"cpu-x/{kind}/2: .*errors.*`shardwright train {kind} --hardware cpu-x`"):
         store.cost_models("cpu-x")
     some = {name: array for name, array in arrays.items() if name != "errors.quantiles"}
     store.write("cpu-x", kind, some, facts)
