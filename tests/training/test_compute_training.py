@@ -74,6 +74,7 @@ def test_the_reported_metrics_are_those_of_the_frozen_test_part(tmp_path: Path) 
     rows = synthetic(300)
     trained = train_compute_version("cpu-x", Memory(rows, []), store, ComputeTraining(epochs=5), NOW)
     model = store.compute_model(Version("cpu-x", "compute", 1))
+    assert isinstance(model, ComputeModel)
     test = measurements_dataset([m for m in rows if m.split is Split.TEST])
     assert evaluate_compute(model, test)["total"] == pytest.approx(trained.metrics["total"])
     assert trained.rows["test"] == len(test) > 10
