@@ -1,0 +1,77 @@
+"""What a model is least certain about, and that choices are unlike each other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.domain.ports import ErrorLaw, Floats
+from service.domain.tables import DataType, Optimizer, Table
+from service.profiling.campaign import Combination
+from service.profiling.uncertainty import most_uncertain, spread_out, uncertainties
+from tests.fakes import FakeCompute
+
+SMALL = Combination((Table("a", 1_000, 16, 1.0), Table("b", 2_000, 16, 2.0)), 512, Optimizer.SGD)
+NONE = np.zeros((0, 1))
+
+
+class Unsure(FakeCompute):
+    """The fake, with an error law of its own."""
+
+    def __init__(self, scales: tuple[float, float], quantiles: Floats) -> None:
+        super().__init__()
+        self.law = ErrorLaw(np.array([scales]), quantiles)
+
+    def errors(self, *_: object) -> ErrorLaw:
+        return self.law
+
+
+def test_the_width_is_that_of_the_total_where_both_parts_err_alike() -> None:
+    quantiles = np.tile((np.arange(100) + 0.5) / 100, (2, 1))
+    certain = uncertainties(Unsure((0.2, 0.2), quantiles), [SMALL])[0]
+    # The 5% and the 95% quantile are 0.9 apart; the mean of the fake's novelties is 0.00015.
+    assert certain == pytest.approx(0.2 * 0.9 * 1.00015)
+    unsure = uncertainties(Unsure((0.2, 0.6), quantiles), [SMALL])[0]
+    assert certain < unsure < 0.6 * 0.9 * 1.00015
+
+
+def test_new_tables_are_uncertain_even_where_nothing_was_measured() -> None:
+    new = replace(SMALL, tables=tuple(replace(t, num_embeddings=10**7) for t in SMALL.tables))
+
+    class Nothing(FakeCompute):
+        def novelty(self, tables: object, batch_size: int, optimizer: Optimizer) -> Floats:
+            return np.array([np.inf, 0.0])
+
+    known, unknown = uncertainties(FakeCompute(), [SMALL, new])
+    assert unknown > 1.9 * known
+    assert np.isfinite(uncertainties(Nothing(), [SMALL])).all()
+
+
+def test_the_largest_scores_are_chosen_where_all_are_far_apart() -> None:
+    far = np.eye(4) * 100
+    assert spread_out(np.array([1.0, 4.0, 2.0, 3.0]), far, 2, np.zeros((0, 4))) == [1, 3]
+
+
+def test_what_is_alike_is_chosen_once() -> None:
+    points = np.array([[0.0], [0.01], [0.02], [1.0], [2.0]])
+    scores = np.array([3.0, 2.9, 2.8, 1.0, 1.0])
+    assert spread_out(scores, points, 3, NONE) == [0, 3, 4]
+
+
+def test_what_was_chosen_before_is_not_chosen_again() -> None:
+    points = np.array([[0.0], [1.0], [2.0]])
+    assert spread_out(np.array([2.0, 1.0, 1.0]), points, 1, np.array([[0.0], [2.0]])) == [1]
+
+
+def test_no_more_are_chosen_than_there_are_and_none_twice() -> None:
+    alike = np.zeros((3, 2))
+    assert sorted(spread_out(np.ones(3), alike, 10, np.zeros((0, 2)))) == [0, 1, 2]
+    assert most_uncertain(FakeCompute(), [], 5, []) == []
+
+
+def test_equal_combinations_are_not_measured_twice_in_a_round() -> None:
+    other = replace(SMALL, batch_size=4_096)
+    third = replace(SMALL, tables=tuple(replace(t, data_type=DataType.FP16) for t in SMALL.tables))
+    found = most_uncertain(FakeCompute(), [SMALL, SMALL, other, third], 3, [])
+    assert sorted(found) in ([0, 2, 3], [1, 2, 3])
+    assert most_uncertain(FakeCompute(), [SMALL, other], 1, [SMALL]) == [1]
