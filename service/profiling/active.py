@@ -17,7 +17,7 @@ from service.profiling.campaign import (
     MeasuringRun,
     Progress,
     campaign_content,
-    drawn_combination,
+    random_combination,
 )
 from service.profiling.compute_bench import ComputeBench
 from service.profiling.planned import planned_devices
@@ -83,7 +83,8 @@ class ActiveCampaign:
         rng = np.random.default_rng([self.settings.seed, first, 2])
         planned = planned_devices(rng, self._pool, self.settings, chooser.models, round(PLANNED_SHARE * count))
         wanted = count - len(planned)
-        candidates = self._candidates(rng, CANDIDATES * wanted)
+        drawn = [random_combination(rng, self._pool, self.settings) for _ in range(CANDIDATES * wanted)]
+        candidates = [combination for combination in drawn if combination.tables]
         uncertain = most_uncertain(chooser.models.compute, candidates, wanted, [*before, *planned])
         both = [*planned, *(candidates[i] for i in uncertain)]
         if not both:
@@ -131,12 +132,3 @@ class ActiveCampaign:
                 history.append((combination, chooser.name))
                 index, left = index + 1, left - 1
         return run.progress
-
-    def _candidates(self, rng: np.random.Generator, count: int) -> list[Combination]:
-        settings = self.settings
-        drawn = []
-        for _ in range(count):
-            optimizer = settings.optimizers[int(rng.integers(len(settings.optimizers)))]
-            data_type = settings.data_types[int(rng.integers(len(settings.data_types)))]
-            drawn.append(drawn_combination(rng, self._pool, optimizer, data_type, settings.memory_bytes))
-        return [combination for combination in drawn if combination.tables]

@@ -230,6 +230,13 @@ def drawn_combination(
     return Combination(tables, batch_size, optimizer)
 
 
+def random_combination(rng: np.random.Generator, pool: Sequence[Table], settings: CampaignSettings) -> Combination:
+    """A combination of a pool's tables with any of the settings' optimizers and precisions; none where none fits."""
+    optimizer = settings.optimizers[int(rng.integers(len(settings.optimizers)))]
+    data_type = settings.data_types[int(rng.integers(len(settings.data_types)))]
+    return drawn_combination(rng, pool, optimizer, data_type, settings.memory_bytes)
+
+
 def drawn_tables(
     rng: np.random.Generator,
     pool: Sequence[Table],
