@@ -81,8 +81,9 @@ def _print_trained(trained: "TrainedVersion", rows: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table("held out", "values", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau")
+    grid = Table("held out", "values", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau", "within 90% interval")
     for name, found in trained.metrics.items():
-        errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}")
+        coverage = f"{trained.coverage[name]:.1%}" if name in trained.coverage else "-"
+        errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}", coverage)
         grid.add_row(name, str(found.rows), f"{found.mse:.2f}", *errors)
     Console().print(f"{trained.version}, trained on {trained.rows['train']} {rows}", grid)

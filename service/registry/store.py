@@ -138,7 +138,8 @@ class ModelStore:
             features_version = int(manifest["features_version"])
         except (KeyError, TypeError, AttributeError) as error:
             raise _of_another_release(version, error) from error
-        return ComputeModel(str(version), weights, features_version, measured)
+        _check_calibrated(version, weights)
+        return ComputeModel(str(version), weights, features_version, measured).calibrated(weights)
 
     def communication_model(self, version: Version) -> CommunicationModel:
         """Loads a communication model; raises DamagedArtifact where its files are not what was written."""
@@ -147,7 +148,8 @@ class ModelStore:
             measured = MeasuredExchanges(**{k: _tuple(v) for k, v in manifest["measured"].items()})
         except (KeyError, TypeError, AttributeError) as error:
             raise _of_another_release(version, error) from error
-        return CommunicationModel(str(version), weights, measured)
+        _check_calibrated(version, weights)
+        return CommunicationModel(str(version), weights, measured).calibrated(weights)
 
     def measurement_file(self, hardware: str) -> str:
         """Where the measurements behind a hardware's versions are kept; a path for fsspec."""
@@ -263,10 +265,15 @@ class ModelStore:
         return posixpath.join(self._root, *parts)
 
 
+def _check_calibrated(version: Version, weights: Mapping[str, object]) -> None:
+    if not any(name.startswith("errors.") for name in weights):
+        raise _of_another_release(version, KeyError("errors"))
+
+
 def _of_another_release(version: Version, error: Exception) -> DamagedArtifact:
-    """For a sound manifest that does not say what this code needs."""
+    """For sound files that do not say what this code needs."""
     return DamagedArtifact(
-        f"{version}: {_MANIFEST} is not what a {version.model} model of this release has ({error!r}): it was written "
+        f"{version} does not have what a {version.model} model of this release has ({error!r}): it was written "
         f"by another one; train it again with `shardwright train {version.model} --hardware {version.hardware}`"
     )
 

@@ -132,12 +132,12 @@ def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelSto
     line = {"latency_ms": np.ones(2, dtype=np.float32), "ms_per_byte": np.ones(2, dtype=np.float32)}
     store.write("cpu-x", "communication", line, {"hardware": "cpu-x", "data": {"ranks": [2]}})
     remedy = "`shardwright train communication --hardware cpu-x`"
-    with pytest.raises(DamagedArtifact, match=f"cpu-x/communication/2: .*'measured'.*{remedy}"):
+    with pytest.raises(DamagedArtifact, match=f"cpu-x/communication/2 .*'measured'.*{remedy}"):
         store.cost_models("cpu-x")
     store.write("cpu-x", "communication", exchange_weights(), COMMUNICATION_FACTS)
     assert store.cost_models("cpu-x").versions["communication"] == "cpu-x/communication/3"
     store.write("cpu-x", "compute", weights(), {"hardware": "cpu-x", "measured": FACTS["measured"]})
-    with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/2: .*`shardwright train compute --hardware cpu-x`"):
+    with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/2 .*`shardwright train compute --hardware cpu-x`"):
         store.cost_models("cpu-x")
 
 
