@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.domain.ports import ComputeCostModel, Floats
+from service.domain.ports import COMPUTE_TOTAL, ComputeCostModel, Floats
 from service.domain.reuse import reuse_profile
 from service.domain.tables import DataType, Optimizer
 from service.profiling.campaign import Combination
 
-_INTERVAL = 0.9
 _MOST_NOVELTY = 4.0
 _CONSTANT = 1e-6
 _APART = 1.0
@@ -39,8 +38,8 @@ def most_uncertain(
 def uncertainties(compute: ComputeCostModel, combinations: Sequence[Combination]) -> Floats:
     """How little a model knows of each of N combinations; [N], above 0.
 
-    The width of the 90% interval of the logarithm of the total, forward and backward taken to err alike, times one
-    more than the mean novelty of the tables. The width alone would choose what is noisy; novelty tells what is new.
+    The width of the 90% interval of the logarithm of the total, times one more than the mean novelty of the tables.
+    The width alone would choose what is noisy; novelty tells what is new.
     """
     return np.array([_uncertainty(compute, combination) for combination in combinations])
 
@@ -49,16 +48,9 @@ def _uncertainty(compute: ComputeCostModel, combination: Combination) -> float:
     tables, batch_size, optimizer = combination.tables, combination.batch_size, combination.optimizer
     costs = compute.head(compute.encode(tables, batch_size, optimizer).sum(axis=0, keepdims=True))
     law = compute.errors(costs, [tables], batch_size, optimizer)
-    outer = np.array([0.5 - _INTERVAL / 2, 0.5 + _INTERVAL / 2])
-    ends = np.stack([np.interp(outer, _probabilities(q), q) for q in law.quantiles])
-    low, high = (costs[0][:, None] * np.exp(law.scales[0][:, None] * ends)).sum(axis=0)
+    low, high = law.interval(costs.sum(axis=1), COMPUTE_TOTAL)
     novelty = np.minimum(compute.novelty(tables, batch_size, optimizer), _MOST_NOVELTY).mean()
-    return float(np.log(high / low) * (1.0 + novelty))
-
-
-def _probabilities(quantiles: Floats) -> Floats:
-    """Where the quantiles of an ``ErrorLaw`` lie."""
-    return (np.arange(len(quantiles)) + 0.5) / len(quantiles)
+    return float(np.log(high / low)[0] * (1.0 + novelty))
 
 
 def _descriptions(combinations: Sequence[Combination]) -> Floats:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.domain.ports import ErrorLaw, Floats
+from service.domain.ports import ErrorLaw, Floats, probabilities
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.campaign import Combination
 from service.profiling.uncertainty import most_uncertain, spread_out, uncertainties
@@ -16,23 +16,20 @@ NONE = np.zeros((0, 1))
 
 
 class Unsure(FakeCompute):
-    """The fake, with an error law of its own."""
+    """The fake, with a scale of the total's error."""
 
-    def __init__(self, scales: tuple[float, float], quantiles: Floats) -> None:
+    def __init__(self, scale: float) -> None:
         super().__init__()
-        self.law = ErrorLaw(np.array([scales]), quantiles)
+        self.scale = scale
 
     def errors(self, *_: object) -> ErrorLaw:
-        return self.law
+        return ErrorLaw(np.array([[9.0, 9.0, self.scale]]), np.tile(probabilities(100) - 0.5, (3, 1)))
 
 
-def test_the_width_is_that_of_the_total_where_both_parts_err_alike() -> None:
-    quantiles = np.tile((np.arange(100) + 0.5) / 100, (2, 1))
-    certain = uncertainties(Unsure((0.2, 0.2), quantiles), [SMALL])[0]
+def test_the_width_is_that_of_the_total() -> None:
     # The 5% and the 95% quantile are 0.9 apart; the mean of the fake's novelties is 0.00015.
-    assert certain == pytest.approx(0.2 * 0.9 * 1.00015)
-    unsure = uncertainties(Unsure((0.2, 0.6), quantiles), [SMALL])[0]
-    assert certain < unsure < 0.6 * 0.9 * 1.00015
+    assert uncertainties(Unsure(0.2), [SMALL])[0] == pytest.approx(0.2 * 0.9 * 1.00015)
+    assert uncertainties(Unsure(0.6), [SMALL, SMALL]) == pytest.approx([0.6 * 0.9 * 1.00015] * 2)
 
 
 def test_new_tables_are_uncertain_even_where_nothing_was_measured() -> None:
