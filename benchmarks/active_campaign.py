@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from service.profiling.uncertainty import most_uncertain
 from service.registry.store import ModelStore
 from service.storage.measurement_files import read_measurements
 from service.training.compute_trainer import ComputeTraining
+from service.training.sittings import sittings, without_factors
 
 HARDWARE = "cpu-fbgemm"
 ACTIVE = "-active-"
@@ -40,8 +41,8 @@ class Rows:
     """Rows of one hardware and device; each part is all of one part of the split.
 
     Attributes:
-        candidates: train rows of random campaigns.
-        chosen: train rows of active campaigns.
+        candidates: train rows of random campaigns, by time.
+        chosen: train rows of active campaigns, by time.
         held_out: validation and test rows of random campaigns.
     """
 
@@ -50,13 +51,21 @@ class Rows:
     held_out: list[ComputeMeasurement]
 
     @classmethod
-    def read(cls, path: str) -> "Rows":
-        """From a file of ``shardwright db export``."""
+    def read(cls, path: str, config: ComputeTraining) -> "Rows":
+        """From a file of ``shardwright db export``.
+
+        How fast the machine was in each sitting is told from all rows together and taken out, for all trainings alike:
+        told anew from what each training was given, it would differ with the choice.
+        """
         rows = comparable([row for row in read_measurements(path)[0] if row.split])
-        random = [row for row in rows if ACTIVE not in row.campaign]
-        train = [row for row in random if row.split is Split.TRAIN]
-        chosen = [row for row in rows if ACTIVE in row.campaign]
-        return cls(train, chosen, [row for row in random if row.split is not Split.TRAIN])
+        rows = sorted(without_factors(rows, sittings(rows, config)), key=lambda row: row.measured_at)
+        random, chosen = ([row for row in rows if (ACTIVE in row.campaign) == active] for active in (False, True))
+        once = [replace(row, measured_at=rows[-1].measured_at) for row in random]
+        return cls(
+            [row for row in once if row.split is Split.TRAIN],
+            [replace(row, measured_at=rows[-1].measured_at) for row in chosen],
+            [row for row in once if row.split is not Split.TRAIN],
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,16 +96,18 @@ def replay(rows: Rows, sizes: Sequence[int], seeds: int, epochs: int) -> Curves:
 
 def _errors(rows: Rows, sizes: Sequence[int], config: ComputeTraining, way: str) -> Iterator[float]:
     """The held-out error at every size."""
-    order = np.random.default_rng(config.seed).permutation(len(rows.candidates))
+    rng = np.random.default_rng(config.seed)
+    order = rng.permutation(len(rows.candidates))
     left = [rows.candidates[i] for i in order]
     taken: list[ComputeMeasurement] = []
     model: ComputeModel | None = None
     for size in sizes:
         started = time.monotonic()
         wanted = size - len(taken)
-        places = range(wanted)
+        places: Sequence[int] = range(wanted)
         if way == UNCERTAIN and model is not None:
-            places = most_uncertain(model, [Combination(r.tables, r.batch_size, r.optimizer) for r in left], wanted, [])
+            known = [Combination(row.tables, row.batch_size, row.optimizer) for row in left]
+            places = most_uncertain(model, known, wanted, [], rng)
         chosen = set(places)
         taken += [left[i] for i in places]
         left = [row for i, row in enumerate(left) if i not in chosen]
@@ -164,7 +175,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.write and not given.write.is_dir():
         parser.error(f"--write: there is no folder {given.write}")
-    rows = Rows.read(given.measurements or ModelStore("model_store").measurement_file(HARDWARE))
+    rows = Rows.read(given.measurements or ModelStore("model_store").measurement_file(HARDWARE), ComputeTraining())
     sizes = range(given.start, min(given.rows, len(rows.candidates)) + 1, given.step)
     if len(sizes) < 2:
         sys.exit(f"{len(rows.candidates)} random train rows are too few: measure more, or give a smaller --step")

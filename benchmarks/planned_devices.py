@@ -89,9 +89,9 @@ def _say_refused(progress: Progress) -> None:
 
 def halves(rows: Rows) -> dict[str, list[ComputeMeasurement]]:
     """As many train rows both ways: random alone, and with the chosen ones in the place of the last random ones."""
-    by_time = sorted(rows.candidates, key=lambda row: row.measured_at)
-    kept = max(len(by_time) - len(rows.chosen), 0)
-    return {"random rows alone": by_time, "with chosen rows": [*by_time[:kept], *rows.chosen[: len(by_time)]]}
+    kept = max(len(rows.candidates) - len(rows.chosen), 0)
+    chosen = rows.chosen[: len(rows.candidates)]
+    return {"random rows alone": rows.candidates, "with chosen rows": [*rows.candidates[:kept], *chosen]}
 
 
 def log_errors(model: ComputeModel, rows: Sequence[ComputeMeasurement]) -> LogErrors:
@@ -156,7 +156,7 @@ def main() -> None:
         write_measurements(str(given.file), rows, [])
         print(f"{len(rows)} of {len(wanted)} measured in {time.monotonic() - started:.0f} s")
         return
-    known = Rows.read(given.measurements or store.measurement_file(HARDWARE))
+    known = Rows.read(given.measurements or store.measurement_file(HARDWARE), ComputeTraining())
     if not known.chosen:
         sys.exit("there are no rows of an active campaign: run `shardwright profile --active`, then `db export`")
     lines = compared_lines(known, read_measurements(str(given.file))[0], given.seeds, given.epochs)

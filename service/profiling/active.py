@@ -85,7 +85,7 @@ class ActiveCampaign:
         wanted = count - len(planned)
         drawn = [random_combination(rng, self._pool, self.settings) for _ in range(CANDIDATES * wanted)]
         candidates = [combination for combination in drawn if combination.tables]
-        uncertain = most_uncertain(chooser.models.compute, candidates, wanted, [*before, *planned])
+        uncertain = most_uncertain(chooser.models.compute, candidates, wanted, [*before, *planned], rng)
         both = [*planned, *(candidates[i] for i in uncertain)]
         if not both:
             raise MeasurementRefused("no table of the pool fits in memory: allow more, or give smaller tables")

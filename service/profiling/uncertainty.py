@@ -1,4 +1,4 @@
-"""Which combinations a compute model is least certain about, spread out so that they tell different things."""
+"""Which combinations a compute model knows little of, spread out so that they tell different things."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,28 @@ from service.profiling.campaign import Combination
 
 _MOST_NOVELTY = 4.0
 _CONSTANT = 1e-6
-_APART = 1.0
+
+APART = 0.5
 """Combinations further apart than this are not alike at all, in deviations of the candidates, see ``spread_out``."""
 
 
 def most_uncertain(
-    compute: ComputeCostModel, candidates: Sequence[Combination], count: int, before: Sequence[Combination]
+    compute: ComputeCostModel,
+    candidates: Sequence[Combination],
+    count: int,
+    before: Sequence[Combination],
+    rng: np.random.Generator,
 ) -> list[int]:
-    """The ``count`` candidates that the model is least certain about, spread out; all where there are no more.
+    """``count`` candidates, drawn in proportion to how little the model knows of them, and spread out.
+
+    Drawn and not the largest: those are the oddest, and a model that learns from them alone gets worse on the rest.
 
     Args:
         compute: the model.
         candidates: what to choose from.
-        count: how many.
+        count: how many; all where there are no more.
         before: what was chosen earlier and the model has not learnt from.
+        rng: draws.
 
     Returns:
         Positions of the candidates, in the order in which they were chosen.
@@ -32,7 +40,9 @@ def most_uncertain(
     if not candidates:
         return []
     points = _descriptions([*candidates, *before])
-    return spread_out(uncertainties(compute, candidates), points[: len(candidates)], count, points[len(candidates) :])
+    # The largest of scores times such factors are draws without replacement (Efraimidis and Spirakis, 2006).
+    scores = uncertainties(compute, candidates) / rng.exponential(size=len(candidates))
+    return spread_out(scores, points[: len(candidates)], count, points[len(candidates) :])
 
 
 def uncertainties(compute: ComputeCostModel, combinations: Sequence[Combination]) -> Floats:
@@ -85,8 +95,8 @@ def spread_out(scores: Floats, candidates: Floats, count: int, before: Floats) -
     """Positions of up to ``count`` of N candidates with large scores that are unlike each other and those before.
 
     One after the other: that with the largest score times its distance to the nearest one chosen so far, where
-    distances above 1 count as 1. A distance is the root mean square difference over the columns that vary, in
-    deviations of the candidates.
+    distances above ``APART`` count as that. A distance is the root mean square difference over the columns that vary,
+    in deviations of the candidates.
 
     Args:
         scores: [N], above 0.
@@ -97,7 +107,7 @@ def spread_out(scores: Floats, candidates: Floats, count: int, before: Floats) -
     scale = candidates.std(axis=0)
     varying = scale > _CONSTANT
     points, earlier = (values[:, varying] / scale[varying] for values in (candidates, before))
-    nearest = np.full(len(points), _APART)
+    nearest = np.full(len(points), APART)
     for other in earlier:
         nearest = np.minimum(nearest, _distances(points, other))
     left = np.ones(len(points), dtype=np.bool_)

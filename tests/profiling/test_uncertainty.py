@@ -13,6 +13,7 @@ from tests.fakes import FakeCompute
 
 SMALL = Combination((Table("a", 1_000, 16, 1.0), Table("b", 2_000, 16, 2.0)), 512, Optimizer.SGD)
 NONE = np.zeros((0, 1))
+RNG = np.random.default_rng(0)
 
 
 class Unsure(FakeCompute):
@@ -63,12 +64,19 @@ def test_what_was_chosen_before_is_not_chosen_again() -> None:
 def test_no_more_are_chosen_than_there_are_and_none_twice() -> None:
     alike = np.zeros((3, 2))
     assert sorted(spread_out(np.ones(3), alike, 10, np.zeros((0, 2)))) == [0, 1, 2]
-    assert most_uncertain(FakeCompute(), [], 5, []) == []
+    assert most_uncertain(FakeCompute(), [], 5, [], RNG) == []
 
 
 def test_equal_combinations_are_not_measured_twice_in_a_round() -> None:
     other = replace(SMALL, batch_size=4_096)
     third = replace(SMALL, tables=tuple(replace(t, data_type=DataType.FP16) for t in SMALL.tables))
-    found = most_uncertain(FakeCompute(), [SMALL, SMALL, other, third], 3, [])
+    found = most_uncertain(FakeCompute(), [SMALL, SMALL, other, third], 3, [], RNG)
     assert sorted(found) in ([0, 2, 3], [1, 2, 3])
-    assert most_uncertain(FakeCompute(), [SMALL, other], 1, [SMALL]) == [1]
+    assert most_uncertain(FakeCompute(), [SMALL, other], 1, [SMALL], RNG) == [1]
+
+
+def test_draws_follow_the_uncertainty() -> None:
+    new = replace(SMALL, batch_size=4_096, tables=tuple(replace(t, num_embeddings=10**8) for t in SMALL.tables))
+    first = [most_uncertain(FakeCompute(), [SMALL, new], 1, [], np.random.default_rng(i))[0] for i in range(400)]
+    # The novelty of the tables is 0 and, at most, 4: one is drawn five times as often as the other.
+    assert first.count(1) / 400 == pytest.approx(5 / 6, abs=0.06)
