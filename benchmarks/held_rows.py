@@ -4,9 +4,8 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from service.cost_models.compute import ComputeModel
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
-from service.domain.ports import MeasurementStore
+from service.domain.ports import ComputeCostModel, MeasurementStore
 from service.registry.store import ModelStore, Version
 from service.training.compute_trainer import ComputeTraining
 from service.usecases.train_models import TrainedVersion, train_compute_version
@@ -40,7 +39,7 @@ class HeldRows(MeasurementStore):
         return []
 
 
-def trained(rows: Sequence[ComputeMeasurement], config: ComputeTraining) -> tuple[ComputeModel, TrainedVersion]:
+def trained(rows: Sequence[ComputeMeasurement], config: ComputeTraining) -> tuple[ComputeCostModel, TrainedVersion]:
     """A model trained on the train rows among these, and its metrics on the test rows among them."""
     with tempfile.TemporaryDirectory() as folder:
         store = ModelStore(folder, {})
