@@ -4,8 +4,9 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from service.cost_models.compute import ComputeModel
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
-from service.domain.ports import ComputeCostModel, MeasurementStore
+from service.domain.ports import MeasurementStore
 from service.registry.store import ModelStore, Version
 from service.training.compute_trainer import ComputeTraining
 from service.usecases.train_models import TrainedVersion, train_compute_version
@@ -39,9 +40,11 @@ class HeldRows(MeasurementStore):
         return []
 
 
-def trained(rows: Sequence[ComputeMeasurement], config: ComputeTraining) -> tuple[ComputeCostModel, TrainedVersion]:
+def trained(rows: Sequence[ComputeMeasurement], config: ComputeTraining) -> tuple[ComputeModel, TrainedVersion]:
     """A model trained on the train rows among these, and its metrics on the test rows among them."""
     with tempfile.TemporaryDirectory() as folder:
         store = ModelStore(folder, {})
         version = train_compute_version(rows[0].hardware, HeldRows(rows), store, config, datetime.now(UTC))
-        return store.compute_model(Version.parse(version.version)), version
+        model = store.compute_model(Version.parse(version.version))
+        assert isinstance(model, ComputeModel)
+        return model, version
