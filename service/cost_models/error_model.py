@@ -33,6 +33,14 @@ COMPUTE_FEATURES = (
 EXCHANGE_FEATURES = ("log2_forward", "log2_backward", "log2_devices", "log2_batch", "log2_share", "log2_unevenness")
 """Columns of ``exchange_features``, in order."""
 
+COMPUTE_SHARED = 0.2
+"""``ErrorLaw.shared`` of compute. Combinations that were measured one after the other err alike by 0.12 to 0.14 (two
+shipped campaigns); what a whole sitting has in common comes on top."""
+
+EXCHANGE_SHARED = 0.8
+"""``ErrorLaw.shared`` of exchanges: 0.6 to 0.96 within the shipped ones, by number of devices. The two directions have
+a fifth of that in common, which is left out."""
+
 _SMALL = 1e-3
 
 
@@ -57,8 +65,8 @@ def error_shapes(features: int, costs: int) -> Shapes:
 class ErrorModel:
     """Laws of the errors of K costs, from a version's arrays."""
 
-    def __init__(self, version: str, arrays: Arrays, features: int, costs: int) -> None:
-        """Takes arrays.
+    def __init__(self, version: str, arrays: Arrays, features: int, costs: int, shared: float) -> None:
+        """Takes arrays, and what devices have in common, see ``ErrorLaw.shared``.
 
         Raises:
             DamagedArtifact: they are not those of ``error_shapes``.
@@ -68,11 +76,12 @@ class ErrorModel:
         self._low, self._high, self._weights, self._novelty, self._quantiles = (
             arrays[name].astype(np.float64) for name in shapes
         )
+        self._shared = shared
 
     def law(self, features: Floats, novelty: Floats) -> ErrorLaw:
         """The law of D devices with these features and novelties; [D, F] and [D]."""
         inside = np.clip(features, self._low, self._high)
-        return ErrorLaw(scales(inside, novelty, self._weights, self._novelty), self._quantiles)
+        return ErrorLaw(scales(inside, novelty, self._weights, self._novelty), self._quantiles, self._shared)
 
 
 def scales(features: Floats, novelty: Floats, weights: Floats, by_novelty: Floats) -> Floats:
@@ -89,7 +98,7 @@ class ComputeErrors:
 
     def __init__(self, version: str, arrays: Arrays, novelty: _NoveltyOfTables) -> None:
         """Takes arrays, and what tells the novelty of tables; raises DamagedArtifact for other arrays."""
-        self._model = ErrorModel(version, arrays, len(COMPUTE_FEATURES), costs=3)
+        self._model = ErrorModel(version, arrays, len(COMPUTE_FEATURES), costs=3, shared=COMPUTE_SHARED)
         self._novelty = novelty
 
     def law(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
@@ -146,7 +155,7 @@ class ExchangeErrors:
 
     def __init__(self, version: str, arrays: Arrays) -> None:
         """Takes arrays; raises DamagedArtifact for others."""
-        self._model = ErrorModel(version, arrays, len(EXCHANGE_FEATURES), costs=2)
+        self._model = ErrorModel(version, arrays, len(EXCHANGE_FEATURES), costs=2, shared=EXCHANGE_SHARED)
 
     def law(self, costs: Floats, widths: Floats, batch_size: int, octaves_beyond: Floats) -> ErrorLaw:
         """As ``CommunicationCostModel.errors``.

@@ -38,10 +38,12 @@ class ErrorLaw:
     Attributes:
         scales: what the standardised law is multiplied by, for each cost; [D, K], positive.
         quantiles: of the standardised law, at ``probabilities(Q)``; [K, Q], ascending.
+        shared: what two devices' errors of one cost have in common in one step: the correlation of their normal scores.
     """
 
     scales: Floats
     quantiles: Floats
+    shared: float
 
     def factors(self, standard: Floats, cost: int) -> Floats:
         """Measured over predicted cost, where the standardised law takes these values; [..., D] -> [..., D].

@@ -15,14 +15,6 @@ from service.domain.tables import Table
 DRAWS = 512
 """Steps that are drawn for a plan."""
 
-COMPUTE_SHARED = 0.2
-"""Correlation of the errors of two devices' compute in one step, as normal scores. Combinations that were measured one
-after the other err alike by 0.12 to 0.14 (two shipped campaigns); what a whole sitting has in common comes on top."""
-
-EXCHANGE_SHARED = 0.8
-"""The same of two devices' parts in one exchange: 0.6 to 0.96 within the shipped exchanges, by number of devices. The
-two directions have a fifth of that in common, which is left out."""
-
 _DECIMALS = 4
 
 
@@ -40,12 +32,22 @@ class PlanIntervals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Errors:
-    """Normal scores of the errors of D devices in ``DRAWS`` steps; [DRAWS, D] each."""
+class _Scores:
+    """Normal scores of the errors of one cost in ``DRAWS`` steps.
 
-    compute: Floats
-    backward_comm: Floats
-    forward_transfer: Floats
+    Attributes:
+        common: what all devices have in common; [DRAWS, 1].
+        own: of each device alone; [DRAWS, D].
+    """
+
+    common: Floats
+    own: Floats
+
+    def standard(self, law: ErrorLaw, cost: int) -> Floats:
+        """Values of a cost's standardised law that are as improbable as these; [DRAWS, D]."""
+        quantiles = law.quantiles[cost]
+        scores = np.sqrt(law.shared) * self.common + np.sqrt(1.0 - law.shared) * self.own
+        return np.asarray(np.interp(scores, _normal_scores(len(quantiles)), quantiles))
 
 
 def plan_intervals(
@@ -63,22 +65,22 @@ def plan_intervals(
         held: tables (or slices) of each device; D entries.
         costs: of each device; D entries.
     """
-    batch_size, errors = problem.global_batch_size, _errors(len(costs))
+    batch_size, (of_compute, of_backward, of_forward) = problem.global_batch_size, _scores(len(costs))
     forward, backward, wait, transfer, exchange = (
         np.array([getattr(cost, part) for cost in costs], dtype=np.float64)
         for part in ("forward_compute", "backward_compute", "forward_wait", "forward_transfer", "backward_comm")
     )
     widths = np.array([sum(table.output_width for table in tables) for tables in held], dtype=np.float64)
     law = models.compute.errors(np.stack([forward, backward], axis=1), held, batch_size, problem.optimizer)
-    compute = (forward + backward) * law.factors(_standard(errors.compute, law, COMPUTE_TOTAL), COMPUTE_TOTAL)
+    compute = (forward + backward) * law.factors(of_compute.standard(law, COMPUTE_TOTAL), COMPUTE_TOTAL)
     parts = [law.interval(forward, FORWARD), law.interval(backward, BACKWARD)]
     if len(costs) == 1:
         start, late, alone = compute, np.zeros_like(compute), (wait, wait)
         parts += [alone, alone, alone]
     else:
         exchanges = models.communication.errors(np.stack([transfer, exchange], axis=1), widths, batch_size)
-        start = compute + exchange * exchanges.factors(_standard(errors.backward_comm, exchanges, BACKWARD), BACKWARD)
-        late = transfer * exchanges.factors(_standard(errors.forward_transfer, exchanges, FORWARD), FORWARD)
+        start = compute + exchange * exchanges.factors(of_backward.standard(exchanges, BACKWARD), BACKWARD)
+        late = transfer * exchanges.factors(of_forward.standard(exchanges, FORWARD), FORWARD)
         waits = _ends(start.max(axis=1, keepdims=True) - start, wait)
         parts += [waits, exchanges.interval(transfer, FORWARD), exchanges.interval(exchange, BACKWARD)]
     totals, predicted = start.max(axis=1, keepdims=True) + late, np.array([cost.total for cost in costs])
@@ -88,12 +90,6 @@ def plan_intervals(
     return PlanIntervals(tuple(DeviceCostInterval(*map(tuple, row)) for row in rows), (low, high))
 
 
-def _standard(scores: Floats, law: ErrorLaw, cost: int) -> Floats:
-    """Values of a cost's standardised law that are as improbable as normal scores."""
-    quantiles = law.quantiles[cost]
-    return np.asarray(np.interp(scores, _normal_scores(len(quantiles)), quantiles))
-
-
 def _ends(drawn: Floats, predicted: Floats) -> tuple[Floats, Floats]:
     """Ends of the interval of what was drawn, widened to hold what is predicted; [DRAWS, ...] and [...]."""
     low, high = np.quantile(drawn, [(1.0 - LEVEL) / 2, (1.0 + LEVEL) / 2], axis=0)
@@ -101,16 +97,10 @@ def _ends(drawn: Floats, predicted: Floats) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=8)
-def _errors(devices: int) -> _Errors:
+def _scores(devices: int) -> tuple[_Scores, ...]:
+    """Of three costs, which have nothing in common."""
     rng = np.random.default_rng(0)
-    correlations = (COMPUTE_SHARED, EXCHANGE_SHARED, EXCHANGE_SHARED)
-    return _Errors(*(_correlated(rng, devices, correlation) for correlation in correlations))
-
-
-def _correlated(rng: np.random.Generator, devices: int, correlation: float) -> Floats:
-    """Normal scores of which any two devices' have a correlation; [DRAWS, devices]."""
-    shared, own = _shuffled(rng, 1), _shuffled(rng, devices)
-    return np.asarray(np.sqrt(correlation) * shared + np.sqrt(1.0 - correlation) * own)
+    return tuple(_Scores(_shuffled(rng, 1), _shuffled(rng, devices)) for _ in range(3))
 
 
 def _shuffled(rng: np.random.Generator, columns: int) -> Floats:

@@ -42,13 +42,13 @@ def coverage(law: ErrorLaw, ratios: np.ndarray, cost: int) -> float:
 
 
 def test_intervals_hold_nine_in_ten_new_values_overall_and_where_errors_are_small_or_large() -> None:
-    model = ErrorModel("v", fitted(0), 2, 2)
+    model = ErrorModel("v", fitted(0), 2, 2, 0.0)
     ratios, features, novelty = drawn(1, 20_000)
     law = model.law(features, novelty)
     for cost in (0, 1):
         assert coverage(law, ratios, cost) == pytest.approx(0.9, abs=0.02)
         for rows in (features[:, 0] < -1, features[:, 0] > 1, novelty < 0.3, novelty > 1):
-            of_slice = ErrorLaw(law.scales[rows], law.quantiles)
+            of_slice = ErrorLaw(law.scales[rows], law.quantiles, 0.0)
             assert coverage(of_slice, ratios[rows], cost) == pytest.approx(0.9, abs=0.035)
 
 
@@ -56,7 +56,7 @@ def test_with_few_rows_intervals_hold_at_least_as_often_as_they_say_on_average()
     ratios, features, novelty = drawn(1, 5_000)
     found = []
     for seed in range(2, 32):
-        law = ErrorModel("v", fitted(seed, 39), 2, 2).law(features, novelty)
+        law = ErrorModel("v", fitted(seed, 39), 2, 2, 0.0).law(features, novelty)
         found.append(coverage(law, ratios, 0))
     assert np.mean(found) > 0.88
 
@@ -80,7 +80,9 @@ def test_rows_that_do_not_count_change_nothing() -> None:
 def test_intervals_never_shrink_as_novelty_grows_and_widen_beyond_1(
     seed: int, features: list[float], one: float, other: float
 ) -> None:
-    law = ErrorModel("v", fitted(seed, 60), 2, 2).law(np.array([features] * 3), np.array([*sorted((one, other)), 60.0]))
+    law = ErrorModel("v", fitted(seed, 60), 2, 2, 0.0).law(
+        np.array([features] * 3), np.array([*sorted((one, other)), 60.0])
+    )
     assert (np.diff(law.scales, axis=0) >= -1e-12).all()
     assert (law.scales[2] > law.scales[1] * 1.1).all()
 
