@@ -237,8 +237,12 @@ def _assumed_intervals(what: str) -> str:
 
 
 def _assumed_law(devices: int, kinds: int) -> ErrorLaw:
-    """A normal law of the logarithm that has nine tenths within the assumed factor."""
-    return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), np.tile(_NORMAL_QUANTILES, (kinds, 1)))
+    """A normal law of the logarithm that has nine tenths within the assumed factor.
+
+    The devices are of one kind: a figure that is wrong is wrong for all of them.
+    """
+    quantiles = np.tile(_NORMAL_QUANTILES, (kinds, 1))
+    return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, _ASSUMED_SHARED)
 
 
 def _quantities(table: Table, batch_size: int, optimizer: Optimizer, sector_bytes: int) -> Floats:

@@ -25,6 +25,7 @@ from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
 from service.cost_models.compute import MeasuredDomain
 from service.cost_models.data_sheets import Figure, Processor
+from service.cost_models.error_model import COMPUTE_SHARED
 from service.cost_models.operators import Operator
 from service.domain.errors import DamagedArtifact
 from service.domain.ports import Embeddings, ErrorLaw, Floats
@@ -124,7 +125,7 @@ class CalibratedCompute:
         """The law of the cross-validated errors; that of devices with a table outside the ranges is assumed wider."""
         wide = [bool((self.novelty(tables, batch_size, optimizer) > 1).any()) for tables in held]
         scales = np.where(wide, _OUTSIDE_SCALE, 1.0)
-        return ErrorLaw(np.repeat(scales[:, None], len(ERRORS), axis=1), self._quantiles)
+        return ErrorLaw(np.repeat(scales[:, None], len(ERRORS), axis=1), self._quantiles, COMPUTE_SHARED)
 
 
 def work_by_kind(
