@@ -98,7 +98,8 @@ def test_many_alike_devices_are_slowed_by_the_unluckiest_of_them() -> None:
         intervals_of(stepped([10.0] * count), CostModels(Sure(1.25), SureExchanges())).max_cost_ms for count in (2, 256)
     )
     # Of 256 devices that err by themselves one is sure to be late, so that nothing lies below the prediction.
-    assert (few, many) == (pytest.approx((15.0, 21.75)), pytest.approx((18.0, 21.75)))
+    assert few == pytest.approx((15.0, 21.75))
+    assert many == pytest.approx((18.0, 21.75))
 
 
 def test_devices_that_err_alike_are_as_sure_as_one() -> None:
