@@ -59,6 +59,7 @@ _NORMAL = NormalDist()
 _PROBABILITIES = 200
 _NORMAL_QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / _PROBABILITIES) for i in range(_PROBABILITIES)])
 _ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
+_ASSUMED_SHARED = 0.9
 _TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
 
 

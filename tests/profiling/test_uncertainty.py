@@ -24,7 +24,7 @@ class Unsure(FakeCompute):
         self.scale = scale
 
     def errors(self, *_: object) -> ErrorLaw:
-        return ErrorLaw(np.array([[9.0, 9.0, self.scale]]), np.tile(probabilities(100) - 0.5, (3, 1)))
+        return ErrorLaw(np.array([[9.0, 9.0, self.scale]]), np.tile(probabilities(100) - 0.5, (3, 1)), 0.2)
 
 
 def test_the_width_is_that_of_the_total() -> None:
