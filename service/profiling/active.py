@@ -29,7 +29,7 @@ ROUND = 50
 PLANNED_SHARE = 0.5
 """Part of a round that are devices of plans."""
 
-CANDIDATES = 20
+CANDIDATES = 10
 """Random combinations that are looked at for each one chosen."""
 
 CHOSEN_BY = "chosen_by"
