@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from service.cost_models.analytic import AnalyticCompute
 from service.cost_models.calibrated import CalibratedCompute, Calibration
@@ -152,7 +153,9 @@ def draw(points: Sequence[Point], path: Path) -> None:
             axes.fill_between(counts, low, high, color=line.get_color(), alpha=0.2)
         axes.set(xscale="log", xlabel="samples", ylabel=label)
     figure.axes[0].set(yscale="log")
-    figure.axes[0].legend()
+    for which in (figure.axes[0].yaxis.set_major_formatter, figure.axes[0].yaxis.set_minor_formatter):
+        which(PercentFormatter(1, decimals=0))
+    figure.axes[1].legend(loc="lower right")
     figure.savefig(path, dpi=120)
 
 
