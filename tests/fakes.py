@@ -51,7 +51,7 @@ class FakeCompute:
         return np.array([table.num_embeddings / 1e7 for table in tables])
 
     def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
-        return ErrorLaw(np.full(costs.shape, 0.1), np.tile(np.linspace(-1.0, 1.5, 11), (2, 1)))
+        return ErrorLaw(np.full((len(costs), 3), 0.1), np.tile(np.linspace(-1.0, 1.5, 11), (3, 1)), shared=0.2)
 
 
 class FakeCommunication:
@@ -70,7 +70,7 @@ class FakeCommunication:
         return []
 
     def errors(self, costs: Floats, widths: Floats, batch_size: int) -> ErrorLaw:
-        return ErrorLaw(np.full(costs.shape, 0.2), np.tile(np.linspace(-1.0, 1.0, 11), (2, 1)))
+        return ErrorLaw(np.full(costs.shape, 0.2), np.tile(np.linspace(-1.0, 1.0, 11), (2, 1)), shared=0.8)
 
 
 def fake_models() -> CostModels:

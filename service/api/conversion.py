@@ -1,10 +1,12 @@
 """Between the bodies of the contract and the values of the domain."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from service.api.schemas import (
     CostAnswer,
+    CostIntervalAnswer,
     DeviceAnswer,
     DevicesBody,
     EstimateAnswer,
@@ -165,6 +167,7 @@ def plan_answer(result: PlanResult, dims: dict[str, int], plan_id: str, planning
         shards=[_shard_answer(shard, dims) for shard in result.shards],
         devices=_device_answers(result.devices),
         max_cost_ms=result.max_cost_ms,
+        max_cost_interval_ms=list(result.max_cost_interval_ms),
         models=dict(result.models),
         assumptions=list(result.assumptions),
         planning_ms=planning_ms,
@@ -176,6 +179,7 @@ def estimate_answer(estimate: Estimate) -> EstimateAnswer:
     return EstimateAnswer(
         devices=_device_answers(estimate.devices),
         max_cost_ms=estimate.max_cost_ms,
+        max_cost_interval_ms=list(estimate.max_cost_interval_ms),
         models=dict(estimate.models),
         assumptions=list(estimate.assumptions),
     )
@@ -206,6 +210,7 @@ def _device_answers(reports: Sequence[DeviceReport]) -> list[DeviceAnswer]:
                 backward_comm=report.cost.backward_comm,
                 total=report.cost.total,
             ),
+            cost_interval_ms=CostIntervalAnswer(**asdict(report.interval)),
         )
         for report in reports
     ]

@@ -200,6 +200,7 @@ class Planning:
             return self._given_again(request, stored)
         planning_s = self._clock() - arrived
         self._metrics.plan_made(request.algorithm, result.status.value, planning_s)
+        self._metrics.tables_planned(request.devices.hardware, result.novelty)
         dims = {table.name: table.embedding_dim for table in request.tables}
         answer = plan_answer(result, dims, plan_id, round(planning_s * 1000, 1))
         # A database that was away a moment ago would only cost another wait for it.

@@ -30,6 +30,9 @@ MODELS = (
 )
 """Description of an answer's ``models``."""
 
+INTERVAL = "90% interval, wider for tables unlike those measured. Plans stored by releases that had none have none."
+"""Description of an answer's intervals."""
+
 
 class ShardingTypeName(StrEnum):
     """Every way of sharding that has a name in the field; ``ShardingType`` has those that are modelled."""
@@ -221,6 +224,20 @@ class CostAnswer(_Answer):
     total: float
 
 
+Interval = Annotated[list[float], Field(min_length=2, max_length=2, description="[low, high], milliseconds, 90%.")]
+
+
+class CostIntervalAnswer(_Answer):
+    """90% intervals of a device's costs: nine in ten measured costs are within theirs."""
+
+    forward_compute: Interval
+    backward_compute: Interval
+    forward_wait: Interval
+    forward_transfer: Interval
+    backward_comm: Interval
+    total: Interval
+
+
 class DeviceAnswer(_Answer):
     """What a plan puts on one device."""
 
@@ -228,6 +245,7 @@ class DeviceAnswer(_Answer):
     memory_limit_bytes: int
     memory_bytes: MemoryAnswer
     cost_ms: CostAnswer
+    cost_interval_ms: CostIntervalAnswer = Field(description=INTERVAL)
 
 
 class ShardAnswer(_Answer):
@@ -249,6 +267,7 @@ class PlanAnswer(_Answer):
     shards: list[ShardAnswer]
     devices: list[DeviceAnswer]
     max_cost_ms: float = Field(description="The largest total over the devices.")
+    max_cost_interval_ms: Interval = Field(description=INTERVAL)
     models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
     planning_ms: float = Field(description="From arrival to the plan, when it was made.")
@@ -259,6 +278,7 @@ class EstimateAnswer(_Answer):
 
     devices: list[DeviceAnswer]
     max_cost_ms: float = Field(description="The largest total over the devices.")
+    max_cost_interval_ms: Interval = Field(description=INTERVAL)
     models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
 

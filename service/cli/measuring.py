@@ -138,7 +138,11 @@ def _plan_answer(plan: "PlanComparison", common: Sequence[str]) -> dict[str, Any
             }
             for number, device in enumerate(plan.devices)
         ],
-        "max_cost_ms": {"predicted": plan.predicted_ms, "measured": plan.measured_ms},
+        "max_cost_ms": {
+            "predicted": plan.predicted_ms,
+            "interval": plan.predicted_interval_ms,
+            "measured": plan.measured_ms,
+        },
         "cost_spread": plan.cost_spread,
         "fits": plan.fits,
         "assumptions": [said for said in plan.assumptions if said not in common],

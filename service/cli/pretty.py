@@ -23,10 +23,18 @@ def print_answer(answer: Mapping[str, Any]) -> None:
     if "shards" in answer:
         console.print(_shards(answer["shards"]))
         console.print(f"{answer['algorithm']}, {answer['status']}, {answer['planning_ms']:.0f} ms of planning")
-    console.print(f"largest total: [bold]{answer['max_cost_ms']:.3f} ms[/bold]")
+    console.print(f"largest total: [bold]{answer['max_cost_ms']:.3f} ms[/bold]{_interval(answer)}")
     console.print("models: " + escape(", ".join(answer["models"].values())))
     for assumption in answer["assumptions"]:
         console.print(f"- {escape(assumption)}")
+
+
+def _interval(answer: Mapping[str, Any]) -> str:
+    """The interval of the largest total; plans that were stored before there were intervals have none."""
+    if "max_cost_interval_ms" not in answer:
+        return ""
+    low, high = answer["max_cost_interval_ms"]
+    return f", 90% interval {low:.3f} to {high:.3f} ms"
 
 
 def _memory(devices: Sequence[Mapping[str, Any]]) -> Table:
@@ -94,11 +102,17 @@ def _compared_devices(plan: Mapping[str, Any]) -> Table:
 def _compared_plans(plans: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="Largest total, ms")
     table.add_column("plan", overflow="fold")
-    for heading in ("predicted", "measured", "error", "spread", "fits"):
+    for heading in ("predicted", "90% interval", "measured", "error", "spread", "fits"):
         table.add_column(heading, justify="right")
     for plan in plans:
         predicted, measured = plan["max_cost_ms"]["predicted"], plan["max_cost_ms"]["measured"]
-        numbers = (f"{predicted:.2f}", f"{measured:.2f}", f"{predicted / measured - 1:+.1%}")
+        low, high = plan["max_cost_ms"]["interval"]
+        numbers = (
+            f"{predicted:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            f"{measured:.2f}",
+            f"{predicted / measured - 1:+.1%}",
+        )
         table.add_row(escape(plan["name"]), *numbers, f"{plan['cost_spread']:.1%}", "yes" if plan["fits"] else "no")
     return table
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-_HEADINGS = ("rows", "MSE (ms²)", "MAPE", "median\nAPE", "bias", "tau")
+_HEADINGS = ("rows", "MSE (ms²)", "MAPE", "median\nAPE", "bias", "tau", "90%\nholds")
 
 _Rows = list[tuple[str, Mapping[str, Any] | None]]
 
@@ -56,7 +56,7 @@ def _table(title: str, rows: _Rows) -> Table:
 
 
 def _numbers(found: Mapping[str, Any]) -> list[str]:
-    forms = {"mse": ".2f", "mape": ".1%", "median_ape": ".1%", "bias": "+.1%", "tau": ".3f"}
+    forms = {"mse": ".2f", "mape": ".1%", "median_ape": ".1%", "bias": "+.1%", "tau": ".3f", "coverage": ".1%"}
     return ["-" if found[name] is None else format(found[name], form) for name, form in forms.items()]
 
 

@@ -1,14 +1,14 @@
 """``shardwright profile``: measuring campaigns."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import DataDir, Device, OptionalHardware, fail, progress_bar, settings_with
+from service.cli.common import DataDir, Device, ModelStoreRoot, OptionalHardware, fail, progress_bar, settings_with
 from service.domain.errors import MeasurementRefused
 from service.domain.tables import DataType, Optimizer
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as ProgressBar
 
     from service.domain.ports import MeasurementStore
+    from service.domain.tables import Table
     from service.profiling.campaign import Campaign, CampaignSettings, Progress
+    from service.profiling.compute_bench import ComputeBench
 
 
 class Kind(StrEnum):
@@ -53,6 +55,14 @@ def profile(
         list[int] | None,
         typer.Option(min=2, help="Ranks that exchange; give it once for each number [2, 4 and 8; on cuda all GPUs]."),
     ] = None,
+    active: Annotated[
+        bool,
+        typer.Option("--active", help="Measure what the trained models are least certain about; combinations alone."),
+    ] = False,
+    retrain_every: Annotated[
+        int, typer.Option(min=0, help="With --active: measurements between trainings in between; 0 for none.")
+    ] = 200,
+    model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
 ) -> None:
     """Measure the collectives and the operator on this machine, in this order; run it alone.
@@ -61,6 +71,9 @@ def profile(
     with Ctrl-C and run the same command again to go on. More ranks than cores are measured all the same and marked as
     oversubscribed. Where exchanges or all combinations are refused, the rest is measured, and the exit code is
     1.
+
+    With --active half of the combinations are those that the newest models are least certain about, half are devices
+    of plans that these models make. It is a campaign of its own, of tables of the train part alone.
     """
     from service import wiring
     from service.profiling.campaign import Campaign, CampaignSettings
@@ -70,6 +83,8 @@ def profile(
     from service.storage import migrate
     from service.storage.measurements import MeasurementRepository
 
+    if active and kind is Kind.COMMUNICATION:
+        fail("shardwright: --active: chooses combinations, no exchanges: give --kind compute, or leave --active out")
     if hardware is None:
         if device != "cpu":
             fail(f"shardwright: --hardware: name what {device} is, for example --hardware a100-80")
@@ -84,16 +99,19 @@ def profile(
         int(memory_gib * 2**30),
         device,
     )
-    campaign = Campaign(read_pool(tables) if tables else generated_pool(), settings)
+    pool = read_pool(tables) if tables else generated_pool()
+    given = settings_with(data_dir=data_dir, model_store=model_store)
     whole = True
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with wiring.database(given) as engine:
         migrate.upgrade(engine)
         store = MeasurementRepository(engine)
         try:
-            if kind is not Kind.COMPUTE:
+            if kind is not Kind.COMPUTE and not active:
                 whole = _measure_exchanges(store, settings, ranks, device, exchanges, ends)
-            if kind is not Kind.COMMUNICATION:
-                whole = _measure_combinations(store, campaign, device, samples, ends) and whole
+            if active:
+                whole = _measure_actively(store, pool, settings, samples, ends, given.model_store, retrain_every)
+            elif kind is not Kind.COMMUNICATION:
+                whole = _measure_combinations(store, Campaign(pool, settings), samples, ends) and whole
         except KeyboardInterrupt:
             typer.echo("stopped: what was measured is stored, the same command goes on from here", err=True)
     if not whole:
@@ -133,17 +151,47 @@ def _measure_exchanges(
     return not refusals
 
 
-def _measure_combinations(
-    store: "MeasurementStore", campaign: "Campaign", device: str, samples: int, ends: float
-) -> bool:
+def _measure_combinations(store: "MeasurementStore", campaign: "Campaign", samples: int, ends: float) -> bool:
     """False where nothing is stored and some were refused."""
-    from service.profiling.compute_bench import BenchSettings, ComputeBench
-
-    bench = ComputeBench(BenchSettings(device=device, memory_bytes=campaign.settings.memory_bytes))
+    bench = _bench(campaign.settings)
     with progress_bar() as bar:
         report = _report(bar, f"combinations of {campaign.name}", samples)
         done = campaign.run(bench, store, samples, ends - time.monotonic(), report)
-    typer.echo(f"{campaign.name}: {done.measured} measured, {done.stored} stored before, {done.refused} refused")
+    return _say_measured(campaign.name, done)
+
+
+def _measure_actively(
+    store: "MeasurementStore",
+    pool: "Sequence[Table]",
+    settings: "CampaignSettings",
+    samples: int,
+    ends: float,
+    model_store: str,
+    retrain_every: int,
+) -> bool:
+    """False where nothing is stored and some were refused; ends the command where no models can choose."""
+    from service.cli.choosing import Choosers
+    from service.profiling.active import ActiveCampaign
+    from service.registry.store import ModelStore
+
+    choosers = Choosers(ModelStore(model_store), settings.hardware, store, retrain_every)
+    campaign = ActiveCampaign(pool, settings)
+    bench = _bench(settings)
+    with progress_bar() as bar:
+        report = _report(bar, f"combinations of {campaign.name}", samples)
+        done = campaign.run(bench, store, choosers, samples, ends - time.monotonic(), report)
+    return _say_measured(campaign.name, done)
+
+
+def _bench(settings: "CampaignSettings") -> "ComputeBench":
+    from service.profiling.compute_bench import BenchSettings, ComputeBench
+
+    return ComputeBench(BenchSettings(device=settings.device, memory_bytes=settings.memory_bytes))
+
+
+def _say_measured(campaign: str, done: "Progress") -> bool:
+    """False where nothing is stored and some were refused."""
+    typer.echo(f"{campaign}: {done.measured} measured, {done.stored} stored before, {done.refused} refused")
     if done.refused:
         typer.echo(f"shardwright: refused, the last one because {done.refusal}", err=True)
     return bool(done.measured or done.stored or not done.refused)

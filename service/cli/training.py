@@ -19,6 +19,12 @@ def compute(
     seed: Annotated[int, typer.Option(help="Seed of the initial weights and the order of batches.")] = 0,
     optimizer: Annotated[Optimizer, typer.Option(help="Whose measurements to train on.")] = Optimizer.SGD,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training part.")] = 150,
+    from_analytic: Annotated[
+        bool, typer.Option("--from-analytic", help="Correct the analytic model instead: a few measurements will do.")
+    ] = False,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Correct it by so many of the training part, drawn with --seed [all].")
+    ] = None,
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -29,9 +35,17 @@ def compute(
     from service.registry.store import ModelStore
     from service.storage.measurements import MeasurementRepository
     from service.training.compute_trainer import ComputeTraining
-    from service.usecases.train_models import train_compute_version
+    from service.usecases.train_models import calibrate_compute_version, train_compute_version
 
+    if samples is not None and not from_analytic:
+        raise typer.BadParameter("needs --from-analytic", param_hint="--samples")
     settings = settings_with(data_dir=data_dir, model_store=model_store)
+    if from_analytic:
+        with wiring.database(settings) as engine:
+            stored, store = MeasurementRepository(engine), ModelStore(settings.model_store)
+            calibrated = calibrate_compute_version(hardware, stored, store, datetime.now(UTC), samples, seed)
+        _print_trained(calibrated, "combinations")
+        return
     with wiring.database(settings) as engine, progress_bar() as bar:
         task = bar.add_task("epochs", total=epochs)
         trained = train_compute_version(
@@ -81,8 +95,9 @@ def _print_trained(trained: "TrainedVersion", rows: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table("held out", "values", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau")
+    grid = Table("held out", "values", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau", "within 90% interval")
     for name, found in trained.metrics.items():
-        errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}")
+        coverage = f"{trained.coverage[name]:.1%}" if name in trained.coverage else "-"
+        errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}", coverage)
         grid.add_row(name, str(found.rows), f"{found.mse:.2f}", *errors)
     Console().print(f"{trained.version}, trained on {trained.rows['train']} {rows}", grid)

@@ -1,4 +1,4 @@
-"""Cost models of GPUs that nobody has measured: data-sheet figures, and the bytes that the operator has to move.
+"""Cost models of hardware that nobody has measured: data-sheet figures, and the bytes that the operator has to move.
 
 The fused lookup operator is bound by memory. Forward reads a row for every lookup and writes the pooled vectors;
 backward sorts the lookups by row, reads for each of them the gradient of its bag, and reads and writes every row
@@ -8,30 +8,32 @@ milliseconds. The sum is not the whole cost: launches are paid once, and the tab
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
 from service.cost_models.assumptions import reuse_assumptions
 from service.cost_models.communication import exchanged_bytes
-from service.cost_models.data_sheets import ASSUMED, DataSheet
+from service.cost_models.data_sheets import ASSUMED, DataSheet, Processor
 from service.domain.id_counts import BIN_HIGH, BIN_LOW
 from service.domain.memory import optimizer_bytes
 from service.domain.plan import content_hash
-from service.domain.ports import BACKWARD, Embeddings, Floats
+from service.domain.ports import Embeddings, ErrorLaw, Floats
 from service.domain.reuse import ReuseProfile, reuse_profile
 from service.domain.tables import HISTOGRAM_BINS, Optimizer, Table
 
-ANALYTIC_VERSION = 1
+ANALYTIC_VERSION = 2
 """Number in the versions' names; raised when a formula here changes."""
 
 ANALYTIC = "analytic-"
-"""What marks the number in a version's name: ``h100/compute/analytic-1``."""
+"""What marks the number in a version's name: ``h100/compute/analytic-2``."""
 
-TABLES, LOOKUPS, BAGS, OUTPUT_BYTES, GRADIENT_FIRST, GRADIENT_AGAIN = range(6)
-"""Columns of an embedding: counts of tables, lookups and bags; bytes of pooled output; and bytes of gradients, those
-that are read for the first time apart from those that were read before."""
+TABLES, LOOKUPS, BAGS, DISTINCT, OUTPUT_BYTES, GRADIENT_FIRST, GRADIENT_AGAIN, STATE_BYTES = range(8)
+"""Columns of an embedding: counts of tables, lookups, bags and rows touched; bytes of pooled output; bytes of gradients
+that are read for the first time, and that were read before; bytes of optimizer state, read and written."""
 
-ROWS_FIRST = slice(6, 6 + HISTOGRAM_BINS)
+ROWS_FIRST = slice(8, 8 + HISTOGRAM_BINS)
 """Columns of bytes of rows read for the first time, by the histogram bin of how often the row is looked up."""
 
 ROWS_AGAIN = slice(ROWS_FIRST.stop, ROWS_FIRST.stop + HISTOGRAM_BINS)
@@ -40,25 +42,36 @@ ROWS_AGAIN = slice(ROWS_FIRST.stop, ROWS_FIRST.stop + HISTOGRAM_BINS)
 EMBEDDING_SIZE = ROWS_AGAIN.stop
 """Columns of an embedding."""
 
-_SECTOR_BYTES = 32
-"""Memory is read in sectors of 32 bytes (CUDA C++ Best Practices Guide): a row is a whole number of them."""
+FORWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "new rows", "missed rows", "cached rows",
+                 "output")  # fmt: skip
+"""What the time of forward is the sum of."""
+
+BACKWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "sorting", "new gradients",
+                  "missed gradients", "cached gradients", "updates", "optimizer state")  # fmt: skip
+"""What the time of backward is the sum of."""
 
 _FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 _GB_PER_S = 1e6
 """Bytes a millisecond."""
 
+_NORMAL = NormalDist()
+_PROBABILITIES = 200
+_NORMAL_QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / _PROBABILITIES) for i in range(_PROBABILITIES)])
+_ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
+_ASSUMED_SHARED = 0.9
 _TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
 
 
 class AnalyticCompute:
-    """Prices the fused lookup operator of a GPU by its data sheet; implements ``ComputeCostModel``."""
+    """Prices the fused lookup operator by a data sheet; implements ``ComputeCostModel``."""
 
-    def __init__(self, version: str, sheet: DataSheet) -> None:
+    def __init__(self, version: str, processor: Processor) -> None:
         self._version = version
-        self._sheet = sheet
-        self._bytes_per_ms = sheet.memory_gb_s.value * _GB_PER_S * ASSUMED.memory_share
-        self._cache_bytes = sheet.l2_mib.value * 2**20
+        self._processor = processor
+        self._operator = processor.operator
+        self._bytes_per_ms = processor.memory_gb_s.value * _GB_PER_S * processor.operator.memory_share
+        self._cache_bytes = processor.cache_mib.value * 2**20
 
     @property
     def version(self) -> str:
@@ -67,56 +80,70 @@ class AnalyticCompute:
 
     def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         """What each of T tables adds to a device's work at a global batch size; [T, EMBEDDING_SIZE]."""
-        rows = [_quantities(table, batch_size) for table in tables]
+        rows = [_quantities(table, batch_size, optimizer, self._operator.sector_bytes) for table in tables]
         return np.array(rows, dtype=np.float32).reshape(len(tables), EMBEDDING_SIZE)
 
     def head(self, sums: Embeddings) -> Floats:
         """Forward and backward compute in milliseconds for sums of embeddings; [..., EMBEDDING_SIZE] -> [..., 2]."""
-        work = sums.astype(np.float64)
-        lookups, offsets = work[..., LOOKUPS], work[..., BAGS] * _INDEX_BYTES
-        overhead = lookups * ASSUMED.row_overhead_bytes
-        rows = self._traffic(work[..., ROWS_FIRST], work[..., ROWS_AGAIN])
-        gradients = self._traffic(work[..., GRADIENT_FIRST, None], work[..., GRADIENT_AGAIN, None])
-        updates = 2 * work[..., ROWS_FIRST].sum(axis=-1)
-        forward = rows + overhead + lookups * _INDEX_BYTES + offsets + work[..., OUTPUT_BYTES]
-        backward = (gradients + overhead) / ASSUMED.gradient_share + lookups * ASSUMED.sort_bytes + offsets + updates
-        launches = ASSUMED.launch_ms * np.array([ASSUMED.forward_kernels, ASSUMED.backward_kernels])
-        costs = launches + np.stack([forward, backward], axis=-1) / self._bytes_per_ms
-        return np.asarray(np.where(work[..., TABLES, None] > 0, costs, 0.0))
+        return np.stack([terms.sum(axis=-1) for terms in self.terms(sums)], axis=-1)
+
+    def terms(self, sums: Embeddings) -> tuple[Floats, Floats]:
+        """Milliseconds of each ``FORWARD_TERMS`` and ``BACKWARD_TERMS`` for sums of embeddings; [..., F], [..., B]."""
+        work, operator = sums.astype(np.float64), self._operator
+        tables, lookups, offsets = work[..., TABLES], work[..., LOOKUPS], work[..., BAGS] * _INDEX_BYTES
+        overhead = lookups * operator.row_overhead_bytes
+        starts = work[..., DISTINCT] * operator.new_row_bytes
+        new_rows = work[..., ROWS_FIRST].sum(axis=-1)
+        missed, hit = self._again(work[..., ROWS_FIRST], work[..., ROWS_AGAIN])
+        new = work[..., GRADIENT_FIRST]
+        gradients = np.stack([new, *self._again(new[..., None], work[..., GRADIENT_AGAIN, None])], axis=-1)
+        forward = [offsets, lookups * _INDEX_BYTES + overhead, starts, new_rows, missed, hit, work[..., OUTPUT_BYTES]]
+        backward = [
+            offsets,
+            overhead / operator.gradient_share,
+            starts,
+            lookups * operator.sort_bytes,
+            *np.moveaxis(gradients / operator.gradient_share, -1, 0),
+            2 * new_rows,
+            work[..., STATE_BYTES],
+        ]
+        launch, started = operator.launch_ms * (tables > 0), operator.table_ms * tables
+
+        def timed(kernels: int, moved: list[Floats]) -> Floats:
+            return np.stack(
+                [kernels * launch, started, *(bytes_of / self._bytes_per_ms for bytes_of in moved)], axis=-1
+            )
+
+        return timed(operator.forward_kernels, forward), timed(operator.backward_kernels, backward)
 
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         """That nothing was measured and what changes that, and what the prices rest on besides the request."""
-        sheet = self._sheet
-        said = [
-            f"compute of {sheet.hardware} was not measured: its times are analytic, from the data sheet of the "
-            f"{sheet.product} {sheet.memory_gb.value:g} GB; `shardwright profile --device cuda --hardware "
-            f"{sheet.hardware}` and `shardwright train compute --hardware {sheet.hardware}` put measured ones in "
-            "their place"
+        name = self._processor.hardware
+        return [
+            f"compute of {name} was not measured: its times are analytic, from {_source(self._processor)}; "
+            f"`shardwright profile --device {_device(self._processor)} --hardware {name}` and `shardwright train "
+            f"compute --hardware {name}` put measured ones in their place; with `--from-analytic` few of them will do",
+            _assumed_intervals("compute"),
+            *reuse_assumptions(tables, batch_size),
         ]
-        if optimizer is not Optimizer.SGD and tables:
-            share = self._state_share(tables, batch_size, optimizer)
-            said.append(
-                f"compute is priced with the memory traffic of sgd: that of the state of {optimizer.value} would add "
-                f"about {share:.0%} to backward and is not in the times; its memory is counted in full"
-            )
-        return [*said, *reuse_assumptions(tables, batch_size)]
 
-    def _state_share(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> float:
-        """What reading and writing the optimizer's state would take, as a share of backward, all on one device."""
-        backward = self.head(self.encode(tables, batch_size, optimizer).sum(axis=0))[BACKWARD]
-        state = sum(_state_traffic(table, batch_size, optimizer) for table in tables)
-        return float(state / self._bytes_per_ms / backward)
+    def novelty(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
+        """Infinite for each of T tables: nothing was measured; [T]."""
+        return np.full(len(tables), np.inf)
 
-    def _traffic(self, first: Floats, again: Floats) -> Floats:
-        """Bytes that reads cost, a hit in the cache at its share of a byte from memory; two [..., K] -> [...].
+    def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
+        """The assumed law, the same for all devices and for the total; see ``Assumed.error_factor``."""
+        return _assumed_law(len(costs), kinds=3)
+
+    def _again(self, first: Floats, again: Floats) -> tuple[Floats, Floats]:
+        """Bytes of reads again, those from memory, and those from the cache at its share; two [..., K] -> two [...].
 
         The last columns are what is read most often, and the cache keeps that: what is left of its size after them
         is left to the columns before.
         """
         hotter = np.cumsum(first[..., ::-1], axis=-1)[..., ::-1] - first
         kept = np.clip(self._cache_bytes - hotter, 0.0, first) / np.where(first > 0, first, 1.0)
-        saved = (1 - 1 / ASSUMED.l2_speedup) * kept * again
-        return np.asarray((first + again - saved).sum(axis=-1))
+        return ((1.0 - kept) * again).sum(axis=-1), (kept * again).sum(axis=-1) / self._operator.cache_speedup
 
 
 class AnalyticCommunication:
@@ -152,7 +179,8 @@ class AnalyticCommunication:
         said = [
             f"exchanges of {sheet.hardware} were not measured: their times are analytic, from the {sheet.link.value} "
             f"bandwidth of the data sheet; `shardwright profile --device cuda --hardware {sheet.hardware}` and "
-            f"`shardwright train communication --hardware {sheet.hardware}` put measured ones in their place"
+            f"`shardwright train communication --hardware {sheet.hardware}` put measured ones in their place",
+            _assumed_intervals("exchanges"),
         ]
         if sheet.exchange_note:
             said.append(f"exchanges of {sheet.hardware} {sheet.exchange_note}")
@@ -162,6 +190,10 @@ class AnalyticCommunication:
                 f"{ASSUMED.domain} of a host do: a slower network between hosts is not in the cost"
             )
         return said
+
+    def errors(self, costs: Floats, widths: Floats, batch_size: int) -> ErrorLaw:
+        """The assumed law, the same for all devices; see ``Assumed.error_factor``."""
+        return _assumed_law(len(costs), kinds=2)
 
     def _exchange(self, widths: Floats, batch_size: int) -> Floats:
         if widths.shape[-1] == 1:
@@ -174,40 +206,69 @@ def is_analytic(version: str) -> bool:
     return version.rsplit("/", 1)[-1].startswith(ANALYTIC)
 
 
-def fingerprint(sheet: DataSheet) -> str:
-    """Hash of all that the prices of a GPU depend on besides the request; 32 hex digits."""
-    peaks = {
-        "memory_gb_s": sheet.memory_gb_s.value,
-        "l2_mib": sheet.l2_mib.value,
-        "link": sheet.link.value,
-        "link_gb_s": sheet.link_gb_s.value,
-        "exchange_share": sheet.exchange_share.value,
+def fingerprint(processor: Processor) -> str:
+    """Hash of all that prices depend on besides the request; 32 hex digits."""
+    figures: dict[str, Any] = {
+        "memory_gb_s": processor.memory_gb_s.value,
+        "cache_mib": processor.cache_mib.value,
+        "operator": asdict(processor.operator),
     }
-    return content_hash({"version": ANALYTIC_VERSION, "peaks": peaks, "assumed": asdict(ASSUMED)})
+    if isinstance(processor, DataSheet):
+        figures |= {
+            "link": processor.link.value,
+            "link_gb_s": processor.link_gb_s.value,
+            "exchange_share": processor.exchange_share.value,
+        }
+    return content_hash({"version": ANALYTIC_VERSION, "figures": figures, "assumed": asdict(ASSUMED)})
 
 
-def _quantities(table: Table, batch_size: int) -> Floats:
+def _source(processor: Processor) -> str:
+    if isinstance(processor, DataSheet):
+        return f"the data sheet of the {processor.product} {processor.memory_gb.value:g} GB"
+    return f"figures of {processor.product}"
+
+
+def _device(processor: Processor) -> str:
+    return "cuda" if isinstance(processor, DataSheet) else "cpu"
+
+
+def _assumed_intervals(what: str) -> str:
+    factor = ASSUMED.error_factor
+    return f"intervals of analytic {what} are assumed, not measured: a factor of {factor:g} either way at 90%"
+
+
+def _assumed_law(devices: int, kinds: int) -> ErrorLaw:
+    """A normal law of the logarithm that has nine tenths within the assumed factor.
+
+    The devices are of one kind: a figure that is wrong is wrong for all of them.
+    """
+    quantiles = np.tile(_NORMAL_QUANTILES, (kinds, 1))
+    return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, _ASSUMED_SHARED)
+
+
+def _quantities(table: Table, batch_size: int, optimizer: Optimizer, sector_bytes: int) -> Floats:
+    def whole_sectors(size: int) -> int:
+        return -(-size // sector_bytes) * sector_bytes
+
     profile = reuse_profile(table, batch_size)
-    row = _whole_sectors(table.row_bytes)
-    gradient = _whole_sectors(table.embedding_dim * _FLOAT_BYTES)
+    row = whole_sectors(table.row_bytes)
+    gradient = whole_sectors(table.embedding_dim * _FLOAT_BYTES)
+    moments = 2 if optimizer is Optimizer.ADAM else 1
+    state = moments * whole_sectors(optimizer_bytes(table, optimizer) // table.num_embeddings // moments)
     bags = batch_size * table.num_features
     read_bags = min(bags, profile.lookups)
     work = np.zeros(EMBEDDING_SIZE)
     work[TABLES] = 1
     work[LOOKUPS] = profile.lookups
     work[BAGS] = bags
+    work[DISTINCT] = profile.distinct
     work[OUTPUT_BYTES] = bags * table.embedding_dim * _FLOAT_BYTES
     work[GRADIENT_FIRST] = read_bags * gradient
     work[GRADIENT_AGAIN] = (profile.lookups - read_bags) * gradient
+    work[STATE_BYTES] = 2 * profile.distinct * state
     work[ROWS_FIRST] = profile.distinct * profile.fractions * row
     work[ROWS_AGAIN] = _repeats(profile) * row
     return work
-
-
-def _state_traffic(table: Table, batch_size: int, optimizer: Optimizer) -> float:
-    """Bytes of optimizer state that a step reads and writes: that of each row touched, once."""
-    row = optimizer_bytes(table, optimizer) // table.num_embeddings
-    return 2 * reuse_profile(table, batch_size).distinct * _whole_sectors(row)
 
 
 def _repeats(profile: ReuseProfile) -> Floats:
@@ -217,7 +278,3 @@ def _repeats(profile: ReuseProfile) -> Floats:
         weights = profile.fractions
     total = float(weights.sum())
     return np.asarray(weights * (max(profile.lookups - profile.distinct, 0.0) / total if total else 0.0))
-
-
-def _whole_sectors(size: int) -> int:
-    return -(-size // _SECTOR_BYTES) * _SECTOR_BYTES

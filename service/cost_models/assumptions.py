@@ -1,6 +1,7 @@
 """Sentences that are said of the same input whatever the cost model."""
 
 from collections.abc import Sequence
+from math import inf
 
 from service.cost_models.data_sheets import DATA_SHEETS
 from service.domain.reuse import ReuseBasis, reuse_profile
@@ -32,6 +33,21 @@ def memory_assumptions(topology: Topology) -> list[str]:
     return [
         f"memory_bytes is up to {most} ({most / _GB:.1f} GB), but the data sheet of the {sheet.product} has "
         f"{sheet.memory_gb.value:g} GB: a plan that fills it does not fit such a device"
+    ]
+
+
+def novelty_assumptions(tables: Sequence[Table], novelty: Sequence[float]) -> list[str]:
+    """Which tables are unlike those measured, worst first; where none were measured, the model says so itself."""
+    unlike = sorted(
+        ((score, table.name) for table, score in zip(tables, novelty, strict=True) if 1.0 < score < inf),
+        key=lambda found: -found[0],
+    )
+    if not unlike:
+        return []
+    names = listed([f"{name} ({score:.1f})" for score, name in unlike])
+    return [
+        f"unlike the measured tables, novelty over 1: {names}; intervals are wider for it: measure such tables with "
+        "`shardwright profile --tables FILE`"
     ]
 
 

@@ -7,12 +7,15 @@ same for any number of devices: each device's hidden vector comes from one share
 through the mean and the maximum of those vectors, so that permuting the devices permutes the costs.
 """
 
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
-from service.domain.ports import Floats
+from service.cost_models.error_model import ExchangeErrors
+from service.domain.ports import ErrorLaw, Floats
 
 _FLOAT_BYTES = 4
 
@@ -82,6 +85,17 @@ class CommunicationModel:
         # In double precision, so that the shape of a batch moves no result by as much as a search can see.
         self._w = {name: array.astype(np.float64) for name, array in weights.items()}
         self._measured = measured
+        self._errors: ExchangeErrors | None = None
+
+    def with_errors(self, arrays: Arrays) -> Self:
+        """This model with the errors that a version's arrays tell; it prices as before.
+
+        Raises:
+            DamagedArtifact: the arrays are not those of ``error_shapes``.
+        """
+        found = copy(self)
+        found._errors = ExchangeErrors(self._version, arrays)
+        return found
 
     @property
     def version(self) -> str:
@@ -108,6 +122,12 @@ class CommunicationModel:
             return []
         return [*_unmeasured(self._measured, devices), *_beyond(self._measured, widths, wait_ms, batch_size)]
 
+    def errors(self, costs: Floats, widths: Floats, batch_size: int) -> ErrorLaw:
+        """How far measured exchanges may be from these, see ``ExchangeErrors``. Only of a model with errors."""
+        if self._errors is None:
+            raise ValueError(f"{self._version} has no errors fitted")
+        return self._errors.law(costs, widths, batch_size, octaves_beyond(self._measured, widths, batch_size))
+
     def _price(self, widths: Floats, wait_ms: Floats, batch_size: int, output: int) -> Floats:
         if widths.shape[-1] == 1:
             return np.zeros_like(widths)
@@ -122,6 +142,22 @@ class CommunicationModel:
         mixed = np.maximum(hidden @ w["own.weight"].T + others + w["own.bias"], 0)
         raw = mixed @ w["out.weight"][output] + w["out.bias"][output]
         return np.asarray(base * np.exp(CORRECTION_LIMIT * np.tanh(raw / CORRECTION_LIMIT)))
+
+
+def octaves_beyond(measured: MeasuredExchanges, widths: Floats, batch_size: int) -> Floats:
+    """How far exchanges of D devices are from those measured, as powers of two; [D] -> [D], 0 for one of their kind.
+
+    The sum of how far their number, the batch and a device's bytes are from the nearest that were measured.
+    """
+    from_ranks = np.abs(np.log2(len(widths) / np.array(measured.ranks))).min()
+    from_batch = _octaves_outside(np.float64(batch_size), measured.batch_sizes)
+    from_bytes = _octaves_outside(exchanged_bytes(widths, batch_size), measured.device_bytes)
+    return np.asarray(from_ranks + from_batch + from_bytes)
+
+
+def _octaves_outside(values: Floats | np.float64, span: tuple[int, int]) -> Floats:
+    logs, (least, most) = np.log2(np.maximum(values, 1.0)), np.log2(np.maximum(span, 1.0))
+    return np.asarray(np.maximum(least - logs, 0.0) + np.maximum(logs - most, 0.0))
 
 
 def _unmeasured(measured: MeasuredExchanges, devices: int) -> list[str]:

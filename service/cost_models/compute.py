@@ -7,15 +7,19 @@ the head's correction stays bounded.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
+from service.cost_models.error_model import ComputeErrors
 from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION, table_features
+from service.cost_models.novelty import Novelty
 from service.domain.errors import DamagedArtifact
-from service.domain.ports import Embeddings, Floats
+from service.domain.ports import Embeddings, ErrorLaw, Floats
 from service.domain.tables import Optimizer, Table
 
 EMBEDDING_LIMIT = 20.0
@@ -76,6 +80,21 @@ class ComputeModel:
         # In double precision, so that the shape of a batch moves no result by as much as a search can see.
         self._w = {name: array.astype(np.float64) for name, array in weights.items()}
         self._measured = measured
+        self._novelty: Novelty | None = None
+        self._errors: ComputeErrors | None = None
+
+    def with_errors(self, arrays: Arrays) -> Self:
+        """This model with the novelty and the errors that a version's arrays tell; it prices as before.
+
+        Raises:
+            DamagedArtifact: the arrays are not those of ``NOVELTY_SHAPES`` and ``error_shapes``.
+        """
+        measured, found = self._measured, copy(self)
+        found._novelty = Novelty(
+            self._version, arrays, measured.optimizers, measured.data_types, measured.pooling_modes
+        )
+        found._errors = ComputeErrors(self._version, arrays, found._novelty)
+        return found
 
     @property
     def version(self) -> str:
@@ -112,6 +131,18 @@ class ComputeModel:
             *_beyond(self._measured, tables, batch_size),
             *_unmeasured(self._measured, tables, optimizer),
         ]
+
+    def novelty(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
+        """How far each of T tables is from what was measured, see ``Novelty``; [T]. Only of a model with errors."""
+        if self._novelty is None:
+            raise ValueError(f"{self._version} has no errors fitted")
+        return self._novelty.of(tables, batch_size, optimizer)
+
+    def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
+        """How far measured costs may be from these, see ``ComputeErrors``. Only of a model with errors."""
+        if self._errors is None:
+            raise ValueError(f"{self._version} has no errors fitted")
+        return self._errors.law(costs, held, batch_size, optimizer)
 
 
 def _check_features(version: str, features_version: int) -> None:

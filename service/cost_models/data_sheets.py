@@ -1,11 +1,13 @@
-"""What vendors publish about their GPUs, each figure with its source, and what had to be assumed beside it.
+"""What is published about GPUs and a core of a processor, each figure with its source, and what had to be assumed.
 
-The figures are peaks: nothing here was measured by this project.
+Nothing here was measured by this project.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from service.cost_models.operators import CPU_OPERATOR, GPU_OPERATOR, Operator
 
 
 class Link(StrEnum):
@@ -24,73 +26,61 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class DataSheet:
-    """Figures of one GPU.
+class Processor:
+    """What the operator runs on.
 
     Attributes:
         hardware: its name in requests.
         product: the variant that the figures belong to.
+        memory_gb_s: peak bandwidth of the memory, GB/s.
+        cache_mib: last-level cache, MiB (2^20 bytes).
+        operator: what is assumed of the operator on it.
+    """
+
+    hardware: str
+    product: str
+    memory_gb_s: Figure
+    cache_mib: Figure
+    operator: Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSheet(Processor):
+    """Figures of one GPU.
+
+    Attributes:
         memory_gb: device memory in GB as it is printed. Taken as 10^9 bytes, which every card has: nvidia-smi shows
             somewhat more (85.5 of 10^9 on an H100 of 80 GB; modal-client, pull request 2797).
-        memory_gb_s: peak bandwidth of the device memory, GB/s.
-        l2_mib: L2 cache, MiB (2^20 bytes).
         link: what its collectives run over.
         link_gb_s: peak of one GPU's links together, GB/s in each direction; data sheets print the sum of both.
         exchange_share: share of that peak that an all-to-all between the GPUs of a host reaches.
         exchange_note: what a user must know of that share: the predicate of a sentence about the exchanges.
     """
 
-    hardware: str
-    product: str
     memory_gb: Figure
-    memory_gb_s: Figure
-    l2_mib: Figure
     link: Link
     link_gb_s: Figure
     exchange_share: Figure
     exchange_note: str = ""
+    operator: Operator = GPU_OPERATOR
 
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What no data sheet says, taken to be the same on every GPU.
+    """What no data sheet says, taken to be the same everywhere.
 
     Attributes:
-        memory_share: share of the peak bandwidth that the lookups reach on long rows. FBGEMM's forward was measured
-            at 63 to 65% of the peak on production tables (TorchRec, pull request 4757), gathers of 256-byte rows at
-            71 to 82% (4688) and copies at 89 to 91% (4634); with ``row_overhead_bytes`` rows of 512 bytes are at 66%.
-        row_overhead_bytes: what a looked-up row costs besides its own bytes. Time a lookup for dims 16 to 128 was 28,
-            34, 62 and 130 ps (TorchRec, pull request 2365), which is 20 to 60 bytes; TorchRec's planner
-            (planner/constants.py) takes 1.15 times the time a byte for dims up to 64 and 1.75 up to 32, which is 90
-            to 170. Between the two.
-        l2_speedup: how much faster than memory the L2 cache is. NVIDIA's A100 white paper has 5,120 bytes a clock,
-            4.6 times its memory; microbenchmarks come to less. Assumed.
-        gradient_share: speed of reading gradients in the order of the rows, relative to reading rows. TorchRec's
-            planner takes twice the forward's time for backward; in pull request 4757 backward reached 26.5% of the
-            peak where forward reached 64.7%.
-        sort_bytes: memory traffic of sorting one lookup's row number for backward: 4 passes that read and write a
-            64-bit key and a 32-bit value, a pass for the histograms, writing the keys and finding their runs. At
-            ``memory_share`` that is the rate published for such sorts (Onesweep, arXiv 2206.01784: 29.4 billion
-            32-bit keys a second on an A100, 68% of its memory's peak).
-        forward_kernels: kernels launched in forward: bounds check, lookup and one to spare. Assumed.
-        backward_kernels: kernels in backward: linearize, 6 to sort, 4 for runs and their sums, long segments, 2 that
-            update, one to spare. Counted in FBGEMM's backward as its pull request 6222 lists it.
-        launch_ms: time of a launch where the GPU waits for it, 5 microseconds. Assumed.
         exchange_latency_ms: all-to-all of a few bytes: 10.5 microseconds by nccl-tests on 8 H20 over NVLink (DeepEP,
             issue 303), and taken for PCIe too.
         domain: GPUs that share such links: those of an HGX board. Larger NVLink domains are not assumed.
+        error_factor: nine of ten measured costs are taken to be within this factor of the price, either way. Of what
+            is published (docs/decisions/0008) prices were off by 1.1 for an exchange, 1.0 to 2.1 for forward and 1.3
+            to 1.8 for the ratio of backward to forward.
     """
 
-    memory_share: float = 0.75
-    row_overhead_bytes: float = 64.0
-    l2_speedup: float = 3.0
-    gradient_share: float = 0.5
-    sort_bytes: float = 4 * 2 * (8 + 4) + 8 + (8 + 8 + 4) + 8
-    forward_kernels: int = 3
-    backward_kernels: int = 15
-    launch_ms: float = 0.005
     exchange_latency_ms: float = 0.0105
     domain: int = 8
+    error_factor: float = 2.0
 
 
 _V100_SHEET = (
@@ -147,7 +137,7 @@ _SHEETS = (
         product="NVIDIA V100 SXM2",
         memory_gb=Figure(32, _V100_SHEET),
         memory_gb_s=Figure(900, _V100_SHEET),
-        l2_mib=Figure(6, _V100_PAPER),
+        cache_mib=Figure(6, _V100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(150, f"300 GB/s both ways: {_V100_SHEET}"),
         exchange_share=_CUBE_MESH,
@@ -162,7 +152,7 @@ _SHEETS = (
         product="NVIDIA A100 SXM4",
         memory_gb=Figure(40, _A100_PAPER),
         memory_gb_s=Figure(1555, _A100_PAPER),
-        l2_mib=Figure(40, _A100_PAPER),
+        cache_mib=Figure(40, _A100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(300, f"600 GB/s both ways: {_A100_PAPER}"),
         exchange_share=_SWITCHED,
@@ -172,7 +162,7 @@ _SHEETS = (
         product="NVIDIA A100 SXM4",
         memory_gb=Figure(80, _A100_SHEET),
         memory_gb_s=Figure(2039, _A100_SHEET),
-        l2_mib=Figure(40, _A100_PAPER),
+        cache_mib=Figure(40, _A100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(300, f"600 GB/s both ways: {_A100_SHEET}"),
         exchange_share=_SWITCHED,
@@ -182,7 +172,7 @@ _SHEETS = (
         product="NVIDIA H100 SXM5",
         memory_gb=Figure(80, _H100_SHEET),
         memory_gb_s=Figure(3350, _H100_SHEET),
-        l2_mib=Figure(50, _H100_PAPER),
+        cache_mib=Figure(50, _H100_PAPER),
         link=Link.NVLINK,
         link_gb_s=Figure(450, f"900 GB/s both ways: {_H100_SHEET}"),
         exchange_share=_SWITCHED,
@@ -192,7 +182,7 @@ _SHEETS = (
         product="NVIDIA H200 SXM",
         memory_gb=Figure(141, _H200_SHEET),
         memory_gb_s=Figure(4800, _H200_SHEET),
-        l2_mib=Figure(60, _H200_L2),
+        cache_mib=Figure(60, _H200_L2),
         link=Link.NVLINK,
         link_gb_s=Figure(450, f"900 GB/s both ways: {_H200_SHEET}"),
         exchange_share=_SWITCHED,
@@ -202,7 +192,7 @@ _SHEETS = (
         product="NVIDIA B200 SXM",
         memory_gb=Figure(180, f"1,440 GB: {_B200_SHEET}"),
         memory_gb_s=Figure(8000, f"64 TB/s: {_B200_SHEET}"),
-        l2_mib=Figure(126, _B200_GUIDE),
+        cache_mib=Figure(126, _B200_GUIDE),
         link=Link.NVLINK,
         link_gb_s=Figure(900, f"14.4 TB/s, both ways: {_B200_SHEET}"),
         exchange_share=_SWITCHED,
@@ -212,7 +202,7 @@ _SHEETS = (
         product="NVIDIA L4 PCIe",
         memory_gb=Figure(24, _L4_SHEET),
         memory_gb_s=Figure(300, _L4_SHEET),
-        l2_mib=Figure(48, _L4_PAPER),
+        cache_mib=Figure(48, _L4_PAPER),
         link=Link.PCIE,
         link_gb_s=Figure(32, f"PCIe Gen4 x16, 64 GB/s both ways: {_L4_SHEET}"),
         exchange_share=_HOST_MEMORY,
@@ -225,6 +215,22 @@ _SHEETS = (
 
 DATA_SHEETS: Mapping[str, DataSheet] = {sheet.hardware: sheet for sheet in _SHEETS}
 """The GPUs that can be priced without a measurement, by their names in requests."""
+
+_CPU_CORE = Processor(
+    hardware="cpu-fbgemm",
+    product="one thread of a server processor",
+    memory_gb_s=Figure(
+        25,
+        "a core waits for some 40 cache lines of 64 bytes at once, 100 ns each; its socket has 576 GB/s: AMD EPYC 9005 "
+        "data sheet, https://www.amd.com/en/products/processors/server/epyc/9005-series.html",
+    ),
+    cache_mib=Figure(32, "L3 of eight cores: https://www.amd.com/en/products/processors/server/epyc/9005-series.html"),
+    operator=CPU_OPERATOR,
+)
+
+PROCESSORS: Mapping[str, Processor] = {**DATA_SHEETS, _CPU_CORE.hardware: _CPU_CORE}
+"""What compute can be priced on without a measurement: the GPUs, and a processor's thread, whose exchanges no data
+sheet tells of."""
 
 ASSUMED = Assumed()
 """The assumptions that all analytic prices share."""

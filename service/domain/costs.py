@@ -30,6 +30,22 @@ class DeviceCost:
         return round(math.fsum((*parts, self.backward_comm)), 6)
 
 
+Interval = tuple[float, float]
+"""Low and high end of a 90% interval, milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCostInterval:
+    """The interval of each part of a ``DeviceCost`` and of their total; it holds what is predicted."""
+
+    forward_compute: Interval
+    backward_compute: Interval
+    forward_wait: Interval
+    forward_transfer: Interval
+    backward_comm: Interval
+    total: Interval
+
+
 def max_total(costs: "tuple[DeviceCost, ...]") -> float:
     """Cost of a plan: the largest total over its devices, milliseconds; 0.0 without devices."""
     return max((cost.total for cost in costs), default=0.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,19 @@ Embeddings = NDArray[np.float32]
 FORWARD, BACKWARD = 0, 1
 """Positions of the forward and backward compute cost in the last axis of ``ComputeCostModel.head``."""
 
+COMPUTE_TOTAL = 2
+"""Position, after these two, of their sum in the law that ``ComputeCostModel.errors`` tells."""
+
+LEVEL = 0.9
+"""Probability that a measured cost is within the interval told with a predicted one."""
+
+_LARGEST_ERROR = log(1000.0)
+
+
+def probabilities(count: int) -> Floats:
+    """Probabilities spread evenly over (0, 1), (i + 1/2) / count; [count]."""
+    return (np.arange(count) + 0.5) / count
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorLaw:
@@ -23,12 +37,27 @@ class ErrorLaw:
 
     Attributes:
         scales: what the standardised law is multiplied by, for each cost; [D, K], positive.
-        quantiles: of the standardised law, at Q probabilities spread evenly over (0, 1), (i + 1/2) / Q; [K, Q],
-            ascending.
+        quantiles: of the standardised law, at ``probabilities(Q)``; [K, Q], ascending.
+        shared: what two devices' errors of one cost have in common in one step: the correlation of their normal scores.
     """
 
     scales: Floats
     quantiles: Floats
+    shared: float
+
+    def factors(self, standard: Floats, cost: int) -> Floats:
+        """Measured over predicted cost, where the standardised law takes these values; [..., D] -> [..., D].
+
+        Factors of more than 1,000 say no more than that one does.
+        """
+        return np.exp(np.clip(standard * self.scales[:, cost], -_LARGEST_ERROR, _LARGEST_ERROR))
+
+    def interval(self, costs: Floats, cost: int) -> tuple[Floats, Floats]:
+        """Ends of the interval of each device's cost, widened to hold the predicted one; [D] -> [D] and [D]."""
+        quantiles = self.quantiles[cost]
+        ends = np.interp([(1.0 - LEVEL) / 2, (1.0 + LEVEL) / 2], probabilities(len(quantiles)), quantiles)
+        low, high = (costs * self.factors(np.full(costs.shape, end), cost) for end in ends)
+        return np.minimum(low, costs), np.maximum(high, costs)
 
 
 class ComputeCostModel(Protocol):
@@ -64,6 +93,9 @@ class ComputeCostModel(Protocol):
     def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
         """How far measured costs may be from these predictions.
 
+        Three laws, K = 3: of the forward compute, of the backward compute, and of their sum. What makes one slow makes
+        the other slow too, so the law of the sum does not follow from those of its parts.
+
         Args:
             costs: forward and backward compute of D devices, as ``head`` predicts them; [D, 2].
             held: what each of the D devices holds, slices as tables of their width.
@@ -95,7 +127,7 @@ class CommunicationCostModel(Protocol):
         """Sentences that say what the model had to assume about exchanges of D devices of these widths, [D]."""
 
     def errors(self, costs: Floats, widths: Floats, batch_size: int) -> ErrorLaw:
-        """How far measured exchanges may be from these predictions.
+        """How far measured exchanges may be from these predictions: K = 2 laws, forward transfer and backward exchange.
 
         Args:
             costs: forward transfer and backward exchange of D devices, as predicted; [D, 2].

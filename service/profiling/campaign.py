@@ -1,7 +1,7 @@
 """Measuring campaigns: which combinations are drawn, and the loop that measures and stores them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -27,11 +27,12 @@ MAX_TABLES = 15
 PARTS = {Split.TRAIN: 0.7, Split.VALIDATION: 0.15, Split.TEST: 0.15}
 """Parts that the tables of a combination are all of, and how often each is drawn."""
 
+MOST_WORK_BYTES = 1e9
+"""Most work of one step, see ``work_bytes``."""
+
 _UNUSUAL_SHARE = 0.2
 _REDRAWS = 20
 _BLOCK = 50
-
-_MOST_WORK_BYTES = 1e9
 _LOOKUP_BYTES = 128
 
 
@@ -82,6 +83,72 @@ class Progress:
     refusal: str = ""
 
 
+class MeasuringRun:
+    """Measures combinations of one campaign, each stored durably as it is made, and counts them.
+
+    Attributes:
+        done: positions that were stored before.
+        progress: where the campaign stands.
+    """
+
+    def __init__(
+        self,
+        bench: ComputeBench,
+        store: MeasurementStore,
+        campaign: str,
+        settings: CampaignSettings,
+        report: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self._bench = bench
+        self._store = store
+        self._campaign = campaign
+        self._settings = settings
+        self._report = report
+        self._environment = bench.environment()
+        self.done = store.measured_indices(campaign)
+        self.progress = Progress(measured=0, refused=0, stored=len(self.done))
+
+    def measure(self, index: int, combination: Combination, facts: Mapping[str, str] | None = None) -> bool:
+        """Measures and stores one; False where it was refused, which ``progress`` tells.
+
+        Args:
+            index: its position in the campaign.
+            combination: what is measured.
+            facts: what its environment says besides libraries and device.
+        """
+        try:
+            found = self._measured(index, combination, {**self._environment, **(facts or {})})
+        except MeasurementRefused as error:
+            self.progress = replace(self.progress, refused=self.progress.refused + 1, refusal=error.detail)
+            self._report(self.progress)
+            return False
+        added = self._store.add_compute(found)
+        self.progress = replace(self.progress, measured=self.progress.measured + added)
+        self._report(self.progress)
+        return True
+
+    def _measured(self, index: int, combination: Combination, environment: Mapping[str, str]) -> ComputeMeasurement:
+        if not combination.tables:
+            raise MeasurementRefused("no table of the pool fits in memory: allow more, or give smaller tables")
+        rng = np.random.default_rng([self._settings.seed, index, 1])
+        timing = self._bench.measure(combination.tables, combination.batch_size, combination.optimizer, rng)
+        return ComputeMeasurement(
+            campaign=self._campaign,
+            index=index,
+            hardware=self._settings.hardware,
+            tables=combination.tables,
+            batch_size=combination.batch_size,
+            optimizer=combination.optimizer,
+            forward_ms=timing.forward.median_ms,
+            backward_ms=timing.backward.median_ms,
+            forward_spread=timing.forward.spread,
+            backward_spread=timing.backward.spread,
+            repeats=timing.repeats,
+            environment=environment,
+            measured_at=datetime.now(UTC),
+        )
+
+
 class Campaign:
     """Draws combinations as NeuroShard does: 1 to 15 tables of the pool, each with a random dim, within memory.
 
@@ -90,10 +157,9 @@ class Campaign:
     """
 
     def __init__(self, pool: Sequence[Table], settings: CampaignSettings) -> None:
-        self._pool = pool
         self._parts = {part: [t for t in pool if table_part(t) is part] for part in PARTS}
         self.settings = settings
-        self.name = self._name()
+        self.name = f"{settings.hardware}-{content_hash(campaign_content(pool, settings))[:12]}"
 
     def combination(self, index: int) -> Combination:
         """The combination at a position; the same for the same pool and settings."""
@@ -102,19 +168,7 @@ class Campaign:
         # One after the other they would have the bench fill its memory anew every time.
         data_type = settings.data_types[index // _BLOCK % len(settings.data_types)]
         optimizer = settings.optimizers[int(rng.integers(len(settings.optimizers)))]
-        part = self._part(rng)
-        batch_size = _batch_size(rng)
-        tables: list[Table] = []
-        left, work = settings.memory_bytes, _MOST_WORK_BYTES
-        for _ in range(int(rng.integers(1, MAX_TABLES + 1))):
-            for _ in range(_REDRAWS):
-                table = replace(part[int(rng.integers(len(part)))].sliced(_width(rng)), data_type=data_type)
-                need, moved = needed_bytes([table], batch_size, optimizer), _work_bytes(table, batch_size)
-                if need <= left and moved <= work:
-                    tables.append(table)
-                    left, work = left - need, work - moved
-                    break
-        return Combination(tuple(tables), batch_size, optimizer)
+        return drawn_combination(rng, self._part(rng), optimizer, data_type, settings.memory_bytes)
 
     def run(
         self,
@@ -128,79 +182,97 @@ class Campaign:
 
         Stops after ``budget_s`` seconds; a KeyboardInterrupt loses only the measurement in hand.
         """
-        done = store.measured_indices(self.name)
-        environment = bench.environment()
+        run = MeasuringRun(bench, store, self.name, self.settings, report)
         started = time.monotonic()
-        measured = refused = 0
-        refusal = ""
         for index in range(samples):
             if time.monotonic() - started > budget_s:
                 break
-            if index in done:
-                continue
-            try:
-                measured += store.add_compute(self._measure(bench, index, environment))
-            except MeasurementRefused as error:
-                refused, refusal = refused + 1, error.detail
-            report(Progress(measured, refused, len(done), refusal))
-        return Progress(measured, refused, len(done), refusal)
-
-    def _measure(self, bench: ComputeBench, index: int, environment: dict[str, str]) -> ComputeMeasurement:
-        drawn = self.combination(index)
-        rng = np.random.default_rng([self.settings.seed, index, 1])
-        if not drawn.tables:
-            raise MeasurementRefused("no table of the pool fits in memory: allow more, or give smaller tables")
-        timing = bench.measure(drawn.tables, drawn.batch_size, drawn.optimizer, rng)
-        return ComputeMeasurement(
-            campaign=self.name,
-            index=index,
-            hardware=self.settings.hardware,
-            tables=drawn.tables,
-            batch_size=drawn.batch_size,
-            optimizer=drawn.optimizer,
-            forward_ms=timing.forward.median_ms,
-            backward_ms=timing.backward.median_ms,
-            forward_spread=timing.forward.spread,
-            backward_spread=timing.backward.spread,
-            repeats=timing.repeats,
-            environment=environment,
-            measured_at=datetime.now(UTC),
-        )
+            if index not in run.done:
+                run.measure(index, self.combination(index))
+        return run.progress
 
     def _part(self, rng: np.random.Generator) -> list[Table]:
         """Tables of a part, of those that the pool has any of."""
         weights = np.array([share if self._parts[part] else 0.0 for part, share in PARTS.items()])
         return self._parts[list(PARTS)[int(rng.choice(len(PARTS), p=weights / weights.sum()))]]
 
-    def _name(self) -> str:
-        content = {
-            "bench": BENCH_VERSION,
-            "draws": [
-                sorted(DIMS.items()),
-                sorted(BATCH_SIZES.items()),
-                list(PARTS.values()),
-                MAX_TABLES,
-                _UNUSUAL_SHARE,
-                _MOST_WORK_BYTES,
-                _LOOKUP_BYTES,
-            ],
-            "pool": [configuration_content(table) for table in self._pool],
-            "hardware": self.settings.hardware,
-            "device": device_name(torch.device(self.settings.device)),
-            "seed": self.settings.seed,
-            "optimizers": [optimizer.value for optimizer in self.settings.optimizers],
-            "data_types": [data_type.value for data_type in self.settings.data_types],
-            "memory_bytes": self.settings.memory_bytes,
-        }
-        return f"{self.settings.hardware}-{content_hash(content)[:12]}"
+
+def campaign_content(pool: Sequence[Table], settings: CampaignSettings) -> dict[str, object]:
+    """What identifies the draws of a campaign and what they are measured with, as JSON-like content."""
+    return {
+        "bench": BENCH_VERSION,
+        "draws": [
+            sorted(DIMS.items()),
+            sorted(BATCH_SIZES.items()),
+            list(PARTS.values()),
+            MAX_TABLES,
+            _UNUSUAL_SHARE,
+            MOST_WORK_BYTES,
+            _LOOKUP_BYTES,
+        ],
+        "pool": [configuration_content(table) for table in pool],
+        "hardware": settings.hardware,
+        "device": device_name(torch.device(settings.device)),
+        "seed": settings.seed,
+        "optimizers": [optimizer.value for optimizer in settings.optimizers],
+        "data_types": [data_type.value for data_type in settings.data_types],
+        "memory_bytes": settings.memory_bytes,
+    }
 
 
-def _batch_size(rng: np.random.Generator) -> int:
+def drawn_combination(
+    rng: np.random.Generator, pool: Sequence[Table], optimizer: Optimizer, data_type: DataType, memory_bytes: int
+) -> Combination:
+    """Up to ``MAX_TABLES`` tables of a pool, within memory and work, and a batch size; none where none fits."""
+    batch_size = drawn_batch_size(rng)
+    wanted = int(rng.integers(1, MAX_TABLES + 1))
+    tables = drawn_tables(rng, pool, wanted, data_type, batch_size, optimizer, memory_bytes, MOST_WORK_BYTES)
+    return Combination(tables, batch_size, optimizer)
+
+
+def random_combination(rng: np.random.Generator, pool: Sequence[Table], settings: CampaignSettings) -> Combination:
+    """A combination of a pool's tables with any of the settings' optimizers and precisions; none where none fits."""
+    optimizer = settings.optimizers[int(rng.integers(len(settings.optimizers)))]
+    data_type = settings.data_types[int(rng.integers(len(settings.data_types)))]
+    return drawn_combination(rng, pool, optimizer, data_type, settings.memory_bytes)
+
+
+def drawn_tables(
+    rng: np.random.Generator,
+    pool: Sequence[Table],
+    wanted: int,
+    data_type: DataType,
+    batch_size: int,
+    optimizer: Optimizer,
+    memory_bytes: float,
+    most_work_bytes: float,
+) -> tuple[Table, ...]:
+    """``wanted`` tables of a pool, each with a random dim; fewer where memory or the work of a step is used up."""
+    tables: list[Table] = []
+    left, work = memory_bytes, most_work_bytes
+    for _ in range(wanted):
+        for _ in range(_REDRAWS):
+            table = replace(pool[int(rng.integers(len(pool)))].sliced(_width(rng)), data_type=data_type)
+            need, moved = needed_bytes([table], batch_size, optimizer), work_bytes([table], batch_size)
+            if need <= left and moved <= work:
+                tables.append(table)
+                left, work = left - need, work - moved
+                break
+    return tuple(tables)
+
+
+def work_bytes(tables: Sequence[Table], batch_size: int) -> float:
+    """About what a step moves: combinations above ``MOST_WORK_BYTES`` take many seconds and tell little more."""
+    return sum(table.lookups(batch_size) * (_LOOKUP_BYTES + 4.0 * table.embedding_dim) for table in tables)
+
+
+def drawn_batch_size(rng: np.random.Generator) -> int:
+    """A batch size as ``BATCH_SIZES`` has them; a fifth of them are others between the smallest and the largest."""
     sizes, weights = zip(*BATCH_SIZES.items(), strict=True)
     drawn = int(rng.choice(sizes, p=weights))
     if rng.uniform() >= _UNUSUAL_SHARE:
         return drawn
-    return round(2 ** rng.uniform(np.log2(min(sizes)), np.log2(max(sizes))))
+    return round(float(2 ** rng.uniform(np.log2(min(sizes)), np.log2(max(sizes)))))
 
 
 def _width(rng: np.random.Generator) -> int:
@@ -208,9 +280,4 @@ def _width(rng: np.random.Generator) -> int:
     drawn = int(rng.choice(dims, p=weights))
     if rng.uniform() >= _UNUSUAL_SHARE:
         return drawn
-    return 4 * round(2 ** rng.uniform(0.0, np.log2(max(dims) // 4)))
-
-
-def _work_bytes(table: Table, batch_size: int) -> float:
-    """About what a step moves: combinations above ``_MOST_WORK_BYTES`` take many seconds and tell little more."""
-    return table.lookups(batch_size) * (_LOOKUP_BYTES + 4.0 * table.embedding_dim)
+    return 4 * round(float(2 ** rng.uniform(0.0, np.log2(max(dims) // 4))))

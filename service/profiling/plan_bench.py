@@ -313,6 +313,7 @@ def _compared(plan: GivenPlan, asked: Estimate, priced: Estimate, parts: Times) 
         slowest_compute_repeats_ms=tuple(compute.max(axis=0).tolist()),
         fits=all(report.memory.total <= report.memory_limit_bytes for report in asked.devices),
         assumptions=(*asked.assumptions, *_told_otherwise(plan, asked)),
+        predicted_interval_ms=priced.max_cost_interval_ms,
     )
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.costs import DeviceCost, max_total
+from service.domain.costs import DeviceCost, Interval, max_total
 
 SURE_SHARE = 0.9
 """Two plans are told apart where the same one costs less in at least this share of the repeats, compared repeat by
@@ -47,6 +47,7 @@ class PlanComparison:
         slowest_compute_repeats_ms: the largest forward and backward compute over the devices in each repeat.
         fits: whether every device holds no more than it may, with all rows.
         assumptions: what the prediction had to assume, one sentence each.
+        predicted_interval_ms: 90% interval of the predicted cost.
     """
 
     name: str
@@ -55,6 +56,7 @@ class PlanComparison:
     slowest_compute_repeats_ms: tuple[float, ...]
     fits: bool
     assumptions: tuple[str, ...]
+    predicted_interval_ms: Interval
 
     @property
     def predicted_ms(self) -> float:

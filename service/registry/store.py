@@ -29,9 +29,10 @@ from service.cost_models.analytic import (
     fingerprint,
     is_analytic,
 )
+from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, analytic_of
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
 from service.cost_models.compute import ComputeModel, MeasuredDomain
-from service.cost_models.data_sheets import DATA_SHEETS, DataSheet
+from service.cost_models.data_sheets import PROCESSORS, DataSheet, Processor
 from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.plan import content_hash
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
@@ -74,7 +75,7 @@ class Version:
 class ModelStore:
     """Reads and writes model versions under one root."""
 
-    def __init__(self, root: str, sheets: Mapping[str, DataSheet] = DATA_SHEETS) -> None:
+    def __init__(self, root: str, sheets: Mapping[str, Processor] = PROCESSORS) -> None:
         """Reads nothing yet.
 
         Args:
@@ -87,14 +88,13 @@ class ModelStore:
 
     def hardware(self) -> list[str]:
         """Hardware that has a compute and a communication version, trained or analytic; sorted."""
-        kept = {*self._children(self._root)} - {*self._sheets}
-        trained = (name for name in kept if self.latest(name, COMPUTE) and self.latest(name, COMMUNICATION))
-        return sorted({*self._sheets, *trained})
+        names = {*self._children(self._root), *self._sheets}
+        kinds = (COMPUTE, COMMUNICATION)
+        return sorted(n for n in names if all(self._analytic(n, kind) or self.latest(n, kind) for kind in kinds))
 
     def newest(self, hardware: str, model: str) -> Version | None:
         """The newest trained version of a model, else the analytic one, or None."""
-        analytic = Version(hardware, model, ANALYTIC_VERSION, analytic=True) if hardware in self._sheets else None
-        return self.latest(hardware, model) or analytic
+        return self.latest(hardware, model) or self._analytic(hardware, model)
 
     def latest(self, hardware: str, model: str) -> Version | None:
         """The newest trained version of a model, or None."""
@@ -130,15 +130,20 @@ class ModelStore:
         digest = content_hash({"weights": [self._held(version) for version in (compute, communication)]})
         return CostModels(self._compute(compute), self._communication(communication), digest)
 
-    def compute_model(self, version: Version) -> ComputeModel:
-        """Loads a compute model; raises DamagedArtifact where its files are not what was written."""
+    def compute_model(self, version: Version) -> ComputeModel | CalibratedCompute:
+        """Loads a compute model of either kind; raises DamagedArtifact where its files are not what was written."""
         manifest, weights = self.read(version)
         try:
             measured = MeasuredDomain(**{k: _tuple(v) for k, v in manifest["measured"].items()})
+            if manifest.get("kind") == CALIBRATED:
+                calibration = Calibration(manifest["samples"]["count"], manifest["device"], measured)
+                analytic = analytic_of(str(version), version.hardware, manifest["analytic"])
+                return CalibratedCompute(str(version), analytic, weights, calibration)
             features_version = int(manifest["features_version"])
         except (KeyError, TypeError, AttributeError) as error:
             raise _of_another_release(version, error) from error
-        return ComputeModel(str(version), weights, features_version, measured)
+        _check_has_errors(version, weights)
+        return ComputeModel(str(version), weights, features_version, measured).with_errors(weights)
 
     def communication_model(self, version: Version) -> CommunicationModel:
         """Loads a communication model; raises DamagedArtifact where its files are not what was written."""
@@ -147,7 +152,8 @@ class ModelStore:
             measured = MeasuredExchanges(**{k: _tuple(v) for k, v in manifest["measured"].items()})
         except (KeyError, TypeError, AttributeError) as error:
             raise _of_another_release(version, error) from error
-        return CommunicationModel(str(version), weights, measured)
+        _check_has_errors(version, weights)
+        return CommunicationModel(str(version), weights, measured).with_errors(weights)
 
     def measurement_file(self, hardware: str) -> str:
         """Where the measurements behind a hardware's versions are kept; a path for fsspec."""
@@ -205,20 +211,30 @@ class ModelStore:
 
     def _compute(self, version: Version) -> ComputeCostModel:
         if version.analytic:
-            return AnalyticCompute(str(version), self._sheet(version))
+            return AnalyticCompute(str(version), self._processor(version))
         return self.compute_model(version)
 
     def _communication(self, version: Version) -> CommunicationCostModel:
-        if version.analytic:
-            return AnalyticCommunication(str(version), self._sheet(version))
+        if version.analytic and isinstance(sheet := self._processor(version), DataSheet):
+            return AnalyticCommunication(str(version), sheet)
         return self.communication_model(version)
 
     def _held(self, version: Version) -> str:
         """Hash of what a version's prices come from."""
-        return fingerprint(self._sheet(version)) if version.analytic else str(self._manifest(version)["weights_sha256"])
+        return (
+            fingerprint(self._processor(version))
+            if version.analytic
+            else str(self._manifest(version)["weights_sha256"])
+        )
 
-    def _sheet(self, version: Version) -> DataSheet:
-        if version.number != ANALYTIC_VERSION or version.hardware not in self._sheets:
+    def _analytic(self, hardware: str, model: str) -> Version | None:
+        """The analytic version that a data sheet makes; exchanges of processors have none."""
+        sheet = self._sheets.get(hardware)
+        priced = sheet is not None if model == COMPUTE else isinstance(sheet, DataSheet)
+        return Version(hardware, model, ANALYTIC_VERSION, analytic=True) if priced else None
+
+    def _processor(self, version: Version) -> Processor:
+        if version != self._analytic(version.hardware, version.model):
             raise DamagedArtifact(f"{version}: this code has no such analytic version")
         return self._sheets[version.hardware]
 
@@ -263,10 +279,15 @@ class ModelStore:
         return posixpath.join(self._root, *parts)
 
 
+def _check_has_errors(version: Version, weights: Mapping[str, object]) -> None:
+    if not any(name.startswith("errors.") for name in weights):
+        raise _of_another_release(version, KeyError("errors"))
+
+
 def _of_another_release(version: Version, error: Exception) -> DamagedArtifact:
-    """For a sound manifest that does not say what this code needs."""
+    """For sound files that do not say what this code needs."""
     return DamagedArtifact(
-        f"{version}: {_MANIFEST} is not what a {version.model} model of this release has ({error!r}): it was written "
+        f"{version}: it does not have what a {version.model} model of this release has ({error!r}): it was written "
         f"by another one; train it again with `shardwright train {version.model} --hardware {version.hardware}`"
     )
 

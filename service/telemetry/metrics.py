@@ -1,12 +1,13 @@
 """Prometheus metrics. Every label comes from a closed set, so that no request can add series without bound."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from service.domain.plan import Algorithm
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_NOVELTY_BUCKETS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,6 +45,13 @@ class Metrics:
             "From a planning question's arrival to its plan; stored answers are left out.",
             ["algorithm"],
             buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self._novelty = Histogram(
+            "shardwright_table_novelty",
+            "How far the tables of new plans are from what was measured; +Inf where nothing was.",
+            ["hardware"],
+            buckets=_NOVELTY_BUCKETS,
             registry=registry,
         )
         self._unsaved = Counter(
@@ -86,6 +94,17 @@ class Metrics:
     def plan_outcome(self, algorithm: Algorithm, outcome: str) -> None:
         """Counts a planning question by how it ended; outcomes are statuses, ``stored`` and kinds of errors."""
         self._plans.labels(algorithm.value, outcome).inc()
+
+    def tables_planned(self, hardware: str, novelty: Sequence[float]) -> None:
+        """Counts the tables of a plan that was made now by their novelty.
+
+        Args:
+            hardware: that cost models are loaded for, so one of few.
+            novelty: of each table.
+        """
+        histogram = self._novelty.labels(hardware)
+        for score in novelty:
+            histogram.observe(score)
 
     def plan_unsaved(self) -> None:
         """Counts a plan that the database could not take."""

@@ -1,17 +1,19 @@
 """Measurements beside what a version predicts for them, with what they are sliced by."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.cost_models.communication import exchanged_bytes
-from service.cost_models.compute import ComputeModel
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
-from service.domain.ports import CommunicationCostModel
-from service.training import communication_evaluation, compute_evaluation
+from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD, CommunicationCostModel, ComputeCostModel
+from service.training import communication_evaluation
 from service.training.communication_dataset import Exchanges, exchange_groups
-from service.training.compute_dataset import measurements_dataset
-from service.training.slices import Attribute, Judged, Values
+from service.training.compute_predictions import measured_costs, predicted_costs
+from service.training.intervals import compute_covered, exchange_covered, with_total
+from service.training.slices import Attribute, Flags, Judged, Values
 
 _UNEVENNESS = (1.1, 1.25, 1.5, 2.0, 3.0)
 _SKEWS_MS = (1.0, 10.0, 40.0)
@@ -27,18 +29,17 @@ _TABLES, _DIMS, _POOLING, _BATCHES = _doubling(1, 6), _doubling(3, 10), _doublin
 _SIZES = _doubling(-4, 8)[::2]
 
 
-def judged_combinations(model: ComputeModel, rows: Sequence[ComputeMeasurement]) -> dict[str, Judged]:
+def judged_combinations(model: ComputeCostModel, rows: Sequence[ComputeMeasurement]) -> dict[str, Judged]:
     """The total, forward and backward compute of N combinations, N > 0; a row is a combination.
 
     They are sliced by the number of tables, the narrowest and the mean dim, the batch size, the mean pooling factor,
     the precisions among the tables and the optimizer.
     """
-    data = measurements_dataset(rows)
-    predicted, attributes = compute_evaluation.predict(model, data), _of_combinations(rows)
+    told, found = with_total(predicted_costs(model, rows)), with_total(measured_costs(rows))
+    covered, attributes = compute_covered(model, rows, told, found), _of_combinations(rows)
     return {
-        "total": Judged(predicted.sum(axis=1), data.costs.sum(axis=1), attributes),
-        "forward": Judged(predicted[:, 0], data.costs[:, 0], attributes),
-        "backward": Judged(predicted[:, 1], data.costs[:, 1], attributes),
+        name: Judged(told[:, cost], found[:, cost], covered[:, cost], attributes)
+        for name, cost in (("total", COMPUTE_TOTAL), ("forward", FORWARD), ("backward", BACKWARD))
     }
 
 
@@ -51,7 +52,10 @@ def judged_exchanges(model: CommunicationCostModel, rows: Sequence[Communication
     """
     groups = exchange_groups(rows)
     predicted = [communication_evaluation.predict(model, group) for group in groups]
-    return {name: _judged(groups, predicted, cost) for cost, name in enumerate(("forward_transfer", "backward"))}
+    covered = [exchange_covered(model, *pair) for pair in zip(groups, predicted, strict=True)]
+    return {
+        name: _judged(groups, predicted, covered, cost) for cost, name in enumerate(("forward_transfer", "backward"))
+    }
 
 
 def _of_combinations(rows: Sequence[ComputeMeasurement]) -> dict[str, Attribute]:
@@ -69,11 +73,11 @@ def _of_combinations(rows: Sequence[ComputeMeasurement]) -> dict[str, Attribute]
     }
 
 
-def _judged(groups: Sequence[Exchanges], predicted: Sequence[Values], cost: int) -> Judged:
+def _judged(groups: Sequence[Exchanges], predicted: Sequence[Values], covered: Sequence[Flags], cost: int) -> Judged:
     """All timed devices of all groups; cost is a position in the last axis of their costs."""
     timed = [group.timed[..., cost] for group in groups]
 
-    def joined(values: Sequence[Values]) -> Values:
+    def joined(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """One array of values that are each of a group, [N, D] or [N, 1]."""
         return np.concatenate([np.broadcast_to(v, t.shape)[t] for v, t in zip(values, timed, strict=True)])
 
@@ -88,8 +92,11 @@ def _judged(groups: Sequence[Exchanges], predicted: Sequence[Values], cost: int)
             joined([exchanged_bytes(group.widths, group.batch_sizes) / _MIB for group in groups]), _SIZES
         ),
     }
-    costs = joined([group.costs[..., cost] for group in groups])
-    return Judged(joined([values[..., cost] for values in predicted]), costs, attributes)
+    told, found, within = (
+        joined([values[..., cost] for values in each])
+        for each in (predicted, [group.costs for group in groups], covered)
+    )
+    return Judged(told, found, within, attributes)
 
 
 def _unevenness(widths: Values) -> Values:

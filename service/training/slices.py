@@ -27,6 +27,7 @@ class Quality:
         median_ape: median absolute percentage error, as a fraction.
         bias: mean error relative to what was measured; below 0 where predictions are too low.
         tau: Kendall's rank correlation; None too where the rows cannot be ranked.
+        coverage: share of the rows whose 90% interval holds what was measured, as a fraction.
     """
 
     rows: int
@@ -35,6 +36,7 @@ class Quality:
     median_ape: float | None = None
     bias: float | None = None
     tau: float | None = None
+    coverage: float | None = None
 
     def as_dict(self) -> dict[str, float | None]:
         """Rounded numbers, by name."""
@@ -76,30 +78,32 @@ class Judged:
     Attributes:
         predicted: milliseconds; [R].
         measured: milliseconds, all positive; [R].
+        covered: whether the 90% interval of each prediction holds what was measured; [R].
         attributes: what the rows are sliced by, by name; [R] each.
     """
 
     predicted: Values
     measured: Values
+    covered: Flags
     attributes: Mapping[str, Attribute]
 
     def overall(self) -> Quality:
         """Quality over all rows."""
-        return quality(self.predicted, self.measured)
+        return quality(self.predicted, self.measured, self.covered)
 
     def sliced(self) -> dict[str, dict[str, Quality]]:
         """Quality of each slice, by attribute and slice."""
         return {
             name: {
-                called: quality(self.predicted[rows], self.measured[rows])
+                called: quality(self.predicted[rows], self.measured[rows], self.covered[rows])
                 for called, rows in attribute.slices().items()
             }
             for name, attribute in self.attributes.items()
         }
 
 
-def quality(predicted: Values, measured: Values) -> Quality:
-    """Quality of R predictions in milliseconds; [R] and [R], measured all positive."""
+def quality(predicted: Values, measured: Values, covered: Flags) -> Quality:
+    """Quality of R predictions in milliseconds, and of their intervals; [R] each, measured all positive."""
     if len(measured) < LEAST_ROWS:
         return Quality(len(measured))
     found = metrics(predicted, measured)
@@ -110,4 +114,5 @@ def quality(predicted: Values, measured: Values) -> Quality:
         median_ape=found.median_ape,
         bias=float((predicted / measured - 1.0).mean()),
         tau=found.tau if can_be_ranked(predicted, measured) else None,
+        coverage=float(covered.mean()),
     )

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.domain.costs import max_total
+from service.domain.costs import Interval
 from service.domain.errors import InvalidRequest
 from service.domain.plan import Problem, Shard, Slice, tiling_faults
 from service.domain.ports import CostModels
 from service.search.workspace import Workspace
-from service.usecases.make_plan import assumptions_of
+from service.usecases.make_plan import assumptions_of, novelty_of
 from service.usecases.pricing import DeviceReport, priced
 from service.usecases.validate import problem_faults
 
@@ -23,6 +23,7 @@ class Estimate:
         shards: as they are priced; those that touch on a device are one.
         devices: one report a device.
         max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
+        max_cost_interval_ms: its 90% interval.
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, and which devices hold more than they may, one sentence each.
     """
@@ -30,6 +31,7 @@ class Estimate:
     shards: tuple[Shard, ...]
     devices: tuple[DeviceReport, ...]
     max_cost_ms: float
+    max_cost_interval_ms: Interval
     models: Mapping[str, str]
     assumptions: tuple[str, ...]
 
@@ -49,13 +51,17 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
     index = {table.name: i for i, table in enumerate(problem.tables)}
     placed = sorted((Slice(index[shard.table], shard.start, shard.stop), shard.device) for shard in shards)
     workspace = Workspace.of(problem, [piece for piece, _ in placed], models)
-    merged, devices = priced(workspace, np.array([device for _, device in placed], dtype=np.int64))
+    plan = priced(workspace, np.array([device for _, device in placed], dtype=np.int64))
     return Estimate(
-        shards=merged,
-        devices=devices,
-        max_cost_ms=max_total(tuple(report.cost for report in devices)),
+        shards=plan.shards,
+        devices=plan.devices,
+        max_cost_ms=plan.max_cost_ms,
+        max_cost_interval_ms=plan.max_cost_interval_ms,
         models=models.versions,
-        assumptions=(*assumptions_of(problem, models, merged, devices), *_overfull(devices)),
+        assumptions=(
+            *assumptions_of(problem, models, plan, novelty_of(problem, models)),
+            *_overfull(plan.devices),
+        ),
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.cost_models.communication import CommunicationModel
-from service.cost_models.compute import ComputeModel
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Kind, Split, comparable
+from service.domain.ports import ComputeCostModel
 from service.training.communication_dataset import exchanges_fingerprint
 from service.training.compute_dataset import data_fingerprint
 from service.training.judged_rows import judged_combinations, judged_exchanges
@@ -38,7 +38,7 @@ class Evaluation:
 
 
 def evaluate_compute_version(
-    model: ComputeModel, manifest: Mapping[str, Any], stored: Sequence[ComputeMeasurement], part: Split
+    model: ComputeCostModel, manifest: Mapping[str, Any], stored: Sequence[ComputeMeasurement], part: Split
 ) -> Evaluation:
     """Judges a compute version as training does: by its optimizer's rows of the newest device and bench.
 
@@ -55,12 +55,14 @@ def evaluate_compute_version(
     """
     optimizers = manifest["measured"]["optimizers"]
     known = [row for row in stored if row.optimizer.value in optimizers]
-    rows = comparable(known)
+    sound = comparable(known)
+    rows = [row for row in sound if row.split is not None]
     held_out = _in_part(model.version, rows, part)
     others = Counter(row.optimizer.value for row in stored if row.optimizer.value not in optimizers)
     warnings = [
         *_warnings(manifest, data_fingerprint(rows), part),
-        *_left_out(known, rows),
+        *_left_out(known, sound),
+        *_mixed(len(sound) - len(rows)),
         *(f"{count} combinations with {name} are left out: {model.version} has none" for name, count in others.items()),
     ]
     times = [Sitting.from_dict(sitting) for sitting in manifest.get("sittings", [])]
@@ -108,6 +110,10 @@ def _warnings(manifest: Mapping[str, Any], fingerprint: str, part: Split) -> lis
             f"not {fingerprint}): that it has not seen this part rests on the frozen split alone"
         )
     return said
+
+
+def _mixed(count: int) -> list[str]:
+    return [f"{count} combinations of tables of several parts are left out"] if count else []
 
 
 def _left_out(stored: Sequence[Kind], rows: Sequence[Kind]) -> list[str]:

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from service.cost_models.assumptions import memory_assumptions
-from service.domain.costs import max_total
+from service.cost_models.assumptions import memory_assumptions, novelty_assumptions
+from service.domain.costs import Interval
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest
 from service.domain.plan import Algorithm, Problem, Shard, ShardingType, tables_on_devices
@@ -19,7 +19,7 @@ from service.search.cuts import can_be_cut, cuts_that_pack
 from service.search.feasibility import Found, check_total_memory
 from service.search.precut import precut, slices_of
 from service.search.workspace import Workspace, no_plan_in_time
-from service.usecases.pricing import DeviceReport, priced
+from service.usecases.pricing import DeviceReport, Priced, priced
 from service.usecases.validate import problem_faults
 
 
@@ -40,8 +40,10 @@ class PlanResult:
         shards: sorted by the problem's tables and by column; slices that touch on one device are one shard.
         devices: one report a device.
         max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
+        max_cost_interval_ms: its 90% interval.
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, one sentence each.
+        novelty: how far each of the problem's tables is from what was measured; T entries.
     """
 
     status: PlanStatus
@@ -49,8 +51,10 @@ class PlanResult:
     shards: tuple[Shard, ...]
     devices: tuple[DeviceReport, ...]
     max_cost_ms: float
+    max_cost_interval_ms: Interval
     models: Mapping[str, str]
     assumptions: tuple[str, ...]
+    novelty: tuple[float, ...]
 
 
 def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: int, deadline: Deadline) -> PlanResult:
@@ -68,19 +72,22 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
     search = search_of(algorithm)
     check_total_memory(problem, deadline)
     found = _placed(problem, models, search, seed, deadline)
-    shards, devices = priced(found.workspace, found.placement)
+    plan = priced(found.workspace, found.placement)
+    novelty = novelty_of(problem, models)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
         status=PlanStatus.CUT_SHORT if found.cut_short else PlanStatus.COMPLETE,
         algorithm=algorithm,
-        shards=shards,
-        devices=devices,
-        max_cost_ms=max_total(tuple(report.cost for report in devices)),
+        shards=plan.shards,
+        devices=plan.devices,
+        max_cost_ms=plan.max_cost_ms,
+        max_cost_interval_ms=plan.max_cost_interval_ms,
         models=models.versions,
         assumptions=(
-            *assumptions_of(problem, models, shards, devices),
+            *assumptions_of(problem, models, plan, novelty),
             *(by_memory if found.by_memory_alone else []),
         ),
+        novelty=novelty,
     )
 
 
@@ -101,17 +108,22 @@ def _placed(problem: Problem, models: CostModels, search: Search, seed: int, dea
     return search(workspace, seed, deadline)
 
 
-def assumptions_of(
-    problem: Problem, models: CostModels, shards: Sequence[Shard], devices: Sequence[DeviceReport]
-) -> list[str]:
+def novelty_of(problem: Problem, models: CostModels) -> tuple[float, ...]:
+    """How far each of the problem's tables is from what was measured; T entries."""
+    novelty = models.compute.novelty(problem.tables, problem.global_batch_size, problem.optimizer)
+    return tuple(novelty.tolist())
+
+
+def assumptions_of(problem: Problem, models: CostModels, plan: Priced, novelty: Sequence[float]) -> list[str]:
     """What the models assumed, what cutting tables changes, and which stay whole unasked, one sentence each."""
-    pieces = Counter(shard.table for shard in shards)
-    held = tables_on_devices(problem, shards)
+    pieces = Counter(shard.table for shard in plan.shards)
+    held = tables_on_devices(problem, plan.shards)
     widths = np.array([sum(table.output_width for table in tables) for tables in held], dtype=np.float64)
-    waits = np.array([report.cost.forward_wait for report in devices])
+    waits = np.array([report.cost.forward_wait for report in plan.devices])
     return [
         *memory_assumptions(problem.topology),
         *models.compute.assumptions(problem.tables, problem.global_batch_size, problem.optimizer),
+        *novelty_assumptions(problem.tables, novelty),
         *models.communication.assumptions(widths, waits, problem.global_batch_size),
         *_row_wise_cuts(problem, pieces),
         *_whole_unasked(problem, pieces),

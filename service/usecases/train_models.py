@@ -7,24 +7,38 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+from service.cost_models.analytic import AnalyticCompute
+from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, figures
 from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
+from service.cost_models.data_sheets import PROCESSORS, Processor
 from service.cost_models.features import FEATURES_VERSION
-from service.domain.errors import TooFewMeasurements
+from service.domain.errors import TooFewMeasurements, UnknownHardware
 from service.domain.measurements import Kind, Split, comparable
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.domain.tables import Optimizer
+from service.training.calibration import calibrate
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
-from service.training.compute_evaluation import evaluate_compute
+from service.training.compute_evaluation import evaluate_compute, predict
+from service.training.compute_predictions import metrics_on
 from service.training.compute_trainer import ComputeTraining, train_compute
+from service.training.cross_fitting import held_out_exchanges
+from service.training.intervals import fit_compute_intervals, fit_exchange_intervals
+from service.training.judged_rows import judged_combinations, judged_exchanges
 from service.training.metrics import Metrics
 from service.training.sittings import PAUSE, sittings, without_factors
+from service.training.slices import Judged
 
 LEAST_COMPUTE = 50
 """Fewest compute measurements to train on."""
+
+LEAST_CALIBRATION = 30
+"""Fewest compute measurements to correct an analytic model by."""
 
 LEAST_IN_PART = 5
 """Fewest of them in each part of the split."""
@@ -37,11 +51,19 @@ _REMEDY = "run `shardwright profile` or `shardwright db seed`"
 
 @dataclass(frozen=True, slots=True)
 class TrainedVersion:
-    """A version that was written, the rows of each part, and its metrics on the held-out part by what they judge."""
+    """A version that was written, the rows of each part, and what was found on the held-out part.
+
+    Attributes:
+        version: its name.
+        rows: of each part.
+        metrics: by what they judge.
+        coverage: share of the rows that are within their 90% intervals, by what is judged.
+    """
 
     version: str
     rows: dict[str, int]
     metrics: dict[str, Metrics]
+    coverage: dict[str, float]
 
 
 def train_compute_version(
@@ -56,32 +78,107 @@ def train_compute_version(
     """Trains the compute model of a hardware and writes the next version.
 
     The features do not tell optimizers apart, so one model is of one optimizer's measurements, and of those of the
-    newest device and bench alone. How fast the machine was in each sitting is taken out. Trains on the train part,
-    chooses the epoch on the validation part and reports on the frozen test part.
+    newest device and bench alone; combinations that mix parts of the split are left out. How fast the machine was in
+    each sitting is taken out. Trains on the train part, chooses the epoch and fits intervals on the validation
+    part, and reports on the frozen test part.
 
     Raises:
         TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part.
     """
     stored = [row for row in measurements.compute(hardware) if row.optimizer is optimizer]
-    rows = comparable(stored)
+    rows = [row for row in comparable(stored) if row.split is not None]
     parts = _parts(hardware, rows, LEAST_COMPUTE, f"combinations with {optimizer.value}")
     times = sittings(rows, config)
     parts = {split: without_factors(part, times) for split, part in parts.items()}
     weights = train_compute(
         measurements_dataset(parts[Split.TRAIN]), measurements_dataset(parts[Split.VALIDATION]), config, report
     )
-    model = ComputeModel(f"{hardware}/compute/new", weights, FEATURES_VERSION, measured_domain(rows))
-    found = evaluate_compute(model, measurements_dataset(parts[Split.TEST]))
+    measured = measured_domain(rows)
+    model = ComputeModel(f"{hardware}/compute/new", weights, FEATURES_VERSION, measured)
+    validation, test = parts[Split.VALIDATION], parts[Split.TEST]
+    arrays = fit_compute_intervals(
+        predict(model, measurements_dataset(validation)), parts[Split.TRAIN], validation, measured
+    )
+    found = evaluate_compute(model, measurements_dataset(test))
+    coverage = _coverage(judged_combinations(model.with_errors(arrays), test))
     facts = {
         **_provenance(rows, now),
         "features_version": FEATURES_VERSION,
-        "measured": asdict(measured_domain(rows)),
+        "measured": asdict(measured),
         "data": {"fingerprint": data_fingerprint(rows), **_amounts(parts, stored)},
         "sittings": [sitting.as_dict() for sitting in times],
         "training": asdict(config),
-        "metrics": {name: value.as_dict() for name, value in found.items()},
+        "metrics": _told(found, coverage),
     }
-    return TrainedVersion(str(models.write(hardware, "compute", weights, facts)), _counts(parts), found)
+    version = str(models.write(hardware, "compute", {**weights, **arrays}, facts))
+    return TrainedVersion(version, _counts(parts), found, coverage)
+
+
+def calibrate_compute_version(
+    hardware: str,
+    measurements: MeasurementStore,
+    models: ModelWriter,
+    now: datetime,
+    samples: int | None = None,
+    seed: int = 0,
+    processors: Mapping[str, Processor] = PROCESSORS,
+) -> TrainedVersion:
+    """Corrects the analytic compute model of a hardware by measurements of it and writes the next version.
+
+    Takes the measurements of the newest device and bench alone, of all optimizers and precisions together; those of
+    the train part, and reports on the frozen test part.
+
+    Args:
+        hardware: what they are of.
+        measurements: where they are.
+        models: where the version goes.
+        now: the time.
+        samples: how many of the train part to use, drawn at random; None uses all.
+        seed: of the draw, and of the cross-validation.
+        processors: data sheets by hardware.
+
+    Raises:
+        UnknownHardware: there is no data sheet of it.
+        TooFewMeasurements: the train part has fewer than ``LEAST_CALIBRATION`` or ``samples``, or the test part fewer
+            than ``LEAST_IN_PART``.
+    """
+    processor = processors.get(hardware)
+    if processor is None:
+        known = sorted(processors)
+        raise UnknownHardware(
+            f"there is no data sheet of hardware {hardware!r} to start from, only of {', '.join(known)}: train without "
+            "--from-analytic",
+            known=known,
+        )
+    stored = measurements.compute(hardware)
+    rows = [row for row in comparable(stored) if row.split is not None]
+    train, test = ([row for row in rows if row.split is split] for split in (Split.TRAIN, Split.TEST))
+    wanted = max(samples or 0, LEAST_CALIBRATION)
+    if len(train) < wanted or len(test) < LEAST_IN_PART:
+        raise TooFewMeasurements(
+            f"{len(train)} combinations of {hardware} by the newest device and bench are in the train part and "
+            f"{len(test)} in the test part, {wanted} to calibrate with and {LEAST_IN_PART} to judge it on are needed: "
+            f"{_REMEDY}"
+        )
+    drawn = np.random.default_rng(seed).permutation(len(train))[: samples or len(train)]
+    chosen = [train[i] for i in sorted(drawn)]
+    analytic = AnalyticCompute(f"{hardware}/compute/new", processor)
+    weights = calibrate(analytic, chosen, seed)
+    provenance = _provenance(chosen, now)
+    calibration = Calibration(len(chosen), provenance["device"], measured_domain(chosen))
+    model = CalibratedCompute(analytic.version, analytic, weights, calibration)
+    found, coverage = metrics_on(model, test), _coverage(judged_combinations(model, test))
+    counts = {Split.TRAIN.value: len(chosen), Split.VALIDATION.value: 0, Split.TEST.value: len(test)}
+    facts = {
+        **provenance,
+        "kind": CALIBRATED,
+        "analytic": figures(processor),
+        "measured": asdict(calibration.measured),
+        "samples": {"count": len(chosen), "seed": seed, "fingerprint": data_fingerprint(chosen)},
+        "data": {"fingerprint": data_fingerprint(rows), "rows": counts, "left_out": len(stored) - len(rows)},
+        "metrics": _told(found, coverage),
+    }
+    return TrainedVersion(str(models.write(hardware, "compute", weights, facts)), counts, found, coverage)
 
 
 def train_communication_version(
@@ -94,7 +191,9 @@ def train_communication_version(
 ) -> TrainedVersion:
     """Trains the communication model of a hardware, for all numbers of devices, and writes the next version.
 
-    Takes the measurements of the newest device and bench alone.
+    Takes the measurements of the newest device and bench alone. Trains on the train part, chooses the epoch on the
+    validation part and reports on the frozen test part; intervals are fitted to both of the former, see
+    ``service.training.cross_fitting``.
 
     Raises:
         TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_IN_PART`` in a part of any
@@ -111,21 +210,26 @@ def train_communication_version(
     groups = {split: exchange_groups(part) for split, part in parts.items()}
     weights = train_communication(groups[Split.TRAIN], groups[Split.VALIDATION], config, report)
     model = CommunicationModel(f"{hardware}/communication/new", weights, measured)
+    held_out = held_out_exchanges(model, parts[Split.TRAIN], parts[Split.VALIDATION], measured, config)
+    arrays = fit_exchange_intervals(held_out, measured)
     found = evaluate_communication(model, groups[Split.TEST])
+    coverage = _coverage(judged_exchanges(model.with_errors(arrays), parts[Split.TEST]))
     facts = {
         **_provenance(rows, now),
         "measured": asdict(measured),
         "data": {"fingerprint": exchanges_fingerprint(rows), **_amounts(parts, stored)},
         "training": asdict(config),
-        "metrics": {name: value.as_dict() for name, value in found.items()},
+        "metrics": _told(found, coverage),
     }
-    return TrainedVersion(str(models.write(hardware, "communication", weights, facts)), _counts(parts), found)
+    version = str(models.write(hardware, "communication", {**weights, **arrays}, facts))
+    return TrainedVersion(version, _counts(parts), found, coverage)
 
 
 def _parts(hardware: str, rows: Sequence[Kind], least: int, what: str) -> dict[Split, list[Kind]]:
     parts: dict[Split, list[Kind]] = {split: [] for split in Split}
     for row in rows:
-        parts[row.split].append(row)
+        if row.split is not None:
+            parts[row.split].append(row)
     if len(rows) < least or min(map(len, parts.values())) < LEAST_IN_PART:
         raise TooFewMeasurements(
             f"{len(rows)} {what} of {hardware} by the newest device and bench are stored, {least} with "
@@ -134,12 +238,25 @@ def _parts(hardware: str, rows: Sequence[Kind], least: int, what: str) -> dict[S
     return parts
 
 
+def _coverage(judged: Mapping[str, Judged]) -> dict[str, float]:
+    return {name: float(cost.covered.mean()) for name, cost in judged.items()}
+
+
+def _told(found: Mapping[str, Metrics], coverage: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Metrics for a manifest, with the coverage of what has intervals."""
+    told = {name: metrics.as_dict() for name, metrics in found.items()}
+    return {
+        name: numbers | ({"coverage": round(coverage[name], 5)} if name in coverage else {})
+        for name, numbers in told.items()
+    }
+
+
 def _counts(parts: Mapping[Split, Sequence[object]]) -> dict[str, int]:
     return {split.value: len(part) for split, part in parts.items()}
 
 
 def _amounts(parts: Mapping[Split, Sequence[object]], stored: Sequence[object]) -> dict[str, Any]:
-    """Rows of each part, and how many stored ones are not among them: of an older bench or of another device."""
+    """Rows of each part, and how many stored ones are not among them: an older bench's, another device's, or mixed."""
     rows = _counts(parts)
     return {"rows": rows, "left_out": len(stored) - sum(rows.values())}
 

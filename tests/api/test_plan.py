@@ -8,6 +8,8 @@ import pytest
 
 from tests.api.support import GIB, kind, pointers, request, table
 
+ESTIMATED = ("devices", "max_cost_ms", "max_cost_interval_ms", "models", "assumptions")
+
 
 def _plan(client: httpx.Client, **changes: Any) -> dict[str, Any]:
     response = client.post("/plan", json=request(**changes))
@@ -19,8 +21,8 @@ def _plan(client: httpx.Client, **changes: Any) -> dict[str, Any]:
 def test_a_plan_has_every_field_of_the_contract_and_places_every_table(client: httpx.Client) -> None:
     answer = _plan(client, seed=1)
     assert set(answer) == {
-        "plan_id", "status", "saved", "algorithm", "shards", "devices", "max_cost_ms", "models", "assumptions",
-        "planning_ms",
+        "plan_id", "status", "saved", "algorithm", "shards", "devices", "max_cost_ms",
+        "max_cost_interval_ms", "models", "assumptions", "planning_ms",
     }  # fmt: skip
     assert (answer["status"], answer["saved"], answer["algorithm"]) == ("complete", True, "dim_greedy")
     assert {shard["table"]: shard["columns"] for shard in answer["shards"]} == {
@@ -35,6 +37,12 @@ def test_a_plan_has_every_field_of_the_contract_and_places_every_table(client: h
         assert memory["total"] == memory["weights"] + memory["optimizer"] + memory["buffers"]
         assert memory["total"] <= device["memory_limit_bytes"] == GIB
         assert abs(cost["total"] - sum(value for part, value in cost.items() if part != "total")) < 1e-9
+        assert set(device["cost_interval_ms"]) == set(cost)
+        for part, (low, high) in device["cost_interval_ms"].items():
+            assert 0 <= low <= cost[part] <= high
+            assert low < high or part == "forward_wait"
+    low, high = answer["max_cost_interval_ms"]
+    assert 0 < low < answer["max_cost_ms"] < high
     assert answer["max_cost_ms"] == max(device["cost_ms"]["total"] for device in answer["devices"])
 
 
@@ -78,7 +86,7 @@ def test_pasting_a_plan_into_an_estimate_gives_its_costs(client: httpx.Client) -
     body = {key: question[key] for key in ("tables", "devices", "global_batch_size", "optimizer")}
     response = client.post("/estimate", json=body | {"shards": plan["shards"]})
     assert response.status_code == 200, response.text
-    assert response.json() == {key: plan[key] for key in ("devices", "max_cost_ms", "models", "assumptions")}
+    assert response.json() == {key: plan[key] for key in ESTIMATED}
 
 
 def test_estimating_a_stored_plan_by_its_id_gives_its_costs(client: httpx.Client) -> None:
@@ -98,7 +106,7 @@ def test_pasting_a_plan_with_its_constraints_gives_its_costs_where_they_kept_sli
     assert len([shard for shard in plan["shards"] if shard["table"] == "t1"]) == 2
     body = {key: question[key] for key in ("tables", "devices", "global_batch_size", "optimizer")}
     answer = client.post("/estimate", json=body | {"shards": plan["shards"], "constraints": constraints}).json()
-    assert answer == {key: plan[key] for key in ("devices", "max_cost_ms", "models", "assumptions")}
+    assert answer == {key: plan[key] for key in ESTIMATED}
     merged = client.post("/estimate", json=body | {"shards": plan["shards"]}).json()
     assert merged["max_cost_ms"] != plan["max_cost_ms"]
 

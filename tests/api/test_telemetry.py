@@ -4,13 +4,16 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from math import inf
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from service.telemetry import logging as structured_logging
+from service.telemetry.metrics import Metrics
 from tests.api.processes import wait_for
-from tests.api.support import request
+from tests.api.support import request, table
 
 
 def _series(client: httpx.Client) -> set[str]:
@@ -53,6 +56,26 @@ def _value(client: httpx.Client, series: str) -> float:
         if line.startswith(series + " "):
             return float(line.rsplit(" ", 1)[1])
     return 0.0
+
+
+def test_the_novelty_of_planned_tables_is_counted_by_hardware(client: httpx.Client) -> None:
+    buckets = {le: f'shardwright_table_novelty_bucket{{hardware="fake",le="{le}"}}' for le in ("1.0", "2.0", "+Inf")}
+    before = {le: _value(client, series) for le, series in buckets.items()}
+    # The fake model takes ten million rows for new.
+    tables = [table("known", num_embeddings=10**6), table("new", num_embeddings=15 * 10**6, embedding_dim=4)]
+    plan = client.post("/plan", json=request(tables=tables, seed=78)).json()
+    assert {le: _value(client, series) - before[le] for le, series in buckets.items()} == {
+        "1.0": 1, "2.0": 2, "+Inf": 2,
+    }  # fmt: skip
+    assert any("new (1.5)" in said and "shardwright profile --tables" in said for said in plan["assumptions"])
+
+
+def test_where_nothing_was_measured_novelty_is_infinite() -> None:
+    metrics = Metrics(CollectorRegistry(), "1")
+    metrics.tables_planned("h100", [inf, 0.5])
+    told = metrics.exposition().decode()
+    assert 'shardwright_table_novelty_bucket{hardware="h100",le="10.0"} 1.0' in told
+    assert 'shardwright_table_novelty_bucket{hardware="h100",le="+Inf"} 2.0' in told
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nothing", "/plans/none", "/plan"])

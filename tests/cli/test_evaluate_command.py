@@ -36,7 +36,9 @@ def carried_out(path: Path, *costs: tuple[float, float], repeats: int = LEAST_RE
         told, found = (DeviceCost(cost, 0.0, 0.0, 0.0, 0.0) for cost in (predicted, measured))
         taken = tuple((measured + np.arange(repeats) / 100).tolist())
         plans.append(
-            PlanComparison(f"p{number}", (DeviceComparison(told, found, measured, 0.0),), taken, taken, True, ())
+            PlanComparison(
+                f"p{number}", (DeviceComparison(told, found, measured, 0.0),), taken, taken, True, (), (0.0, 20.0)
+            )
         )
     models = {"compute": str(STORE.latest("cpu-fbgemm", "compute")), "communication": "other/communication/1"}
     carried = CarriedOut(tuple(plans), summary_of(plans), None, models, (), 2, False, repeats, {})

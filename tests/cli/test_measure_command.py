@@ -75,6 +75,8 @@ def test_predicted_and_measured_costs_are_side_by_side(answer: dict[str, Any]) -
             assert plan["max_cost_ms"][which] >= max(cost["total"] for cost in costs)
         for cost in (device["predicted_ms"] for device in plan["devices"]):
             assert cost["total"] == pytest.approx(sum(cost[part] for part in PARTS), abs=1e-3)
+        low, high = plan["max_cost_ms"]["interval"]
+        assert low < plan["max_cost_ms"]["predicted"] < high
         assert plan["max_cost_ms"]["predicted"] == max(d["predicted_ms"]["total"] for d in plan["devices"])
         assert plan["cost_spread"] >= 0
         assert plan["fits"]

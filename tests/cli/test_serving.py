@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from service import wiring
 from service.api.app import openapi_yaml
 from service.api.planning import Planning
 from service.cli import app
+from service.cli.pretty import print_answer
 from service.settings import Settings
 from tests.api.processes import setting_names
 from tests.api.support import FACTORY, request, table
@@ -59,6 +61,17 @@ def test_plan_reads_standard_input_and_prints_tables(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for text in ("wide [bold]", "column_wise", "64:128", "backward", "fake/compute/1", "no reuse histogram"):
         assert text in result.stdout
+    assert re.search(r"largest total: [0-9.]+ ms, 90% interval [0-9.]+ to [0-9.]+ ms", result.stdout)
+
+
+@pytest.mark.usefixtures("fake_models")
+def test_a_plan_that_an_earlier_release_stored_without_intervals_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = json.loads(CliRunner().invoke(app, ["plan", _written(tmp_path, request())]).stdout)
+    del answer["max_cost_interval_ms"]
+    print_answer(answer)
+    assert f"largest total: {answer['max_cost_ms']:.3f} ms\n" in capsys.readouterr().out
 
 
 class SlowInput(io.BytesIO):

@@ -8,7 +8,9 @@ from service.cost_models.arrays import Arrays
 from service.cost_models.communication import FEATURE_NAMES as EXCHANGE_FEATURES
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
 from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.cost_models.error_model import QUANTILES
 from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION
+from service.cost_models.novelty import QUANTITIES
 
 MEASURED = MeasuredDomain((2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",), ("sum",))
 FACTS = {"hardware": "cpu-x", "features_version": FEATURES_VERSION, "measured": asdict(MEASURED)}
@@ -32,12 +34,33 @@ def weights(seed: int = 0, costs: int = 2) -> Arrays:
     }
     drawn = {name: (0.1 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()}
     mean, scale = np.full(features, 5.0, dtype=np.float32), np.full(features, 3.0, dtype=np.float32)
-    return {**drawn, "feature_mean": mean, "feature_scale": scale}
+    return {**drawn, "feature_mean": mean, "feature_scale": scale, **novelty_arrays(), **error_arrays(9, 3)}
+
+
+def novelty_arrays() -> Arrays:
+    """Sixteen landmarks around 2 to the power of 7 in all quantities."""
+    landmarks = np.random.default_rng(0).normal(size=(16, len(QUANTITIES))).astype(np.float32)
+    mean, scale = np.full(len(QUANTITIES), 7.0, dtype=np.float32), np.full(len(QUANTITIES), 4.0, dtype=np.float32)
+    unit = np.full(1, 1.5, dtype=np.float32)
+    return {"novelty.mean": mean, "novelty.scale": scale, "novelty.landmarks": landmarks, "novelty.unit": unit}
+
+
+def error_arrays(features: int, costs: int) -> Arrays:
+    """Errors of a tenth, more where the first feature is large and for novel tables."""
+    weights = np.zeros((costs, features), dtype=np.float32)
+    weights[:, 0] = 0.1
+    return {
+        "errors.low": np.full(features, -2.0, dtype=np.float32),
+        "errors.high": np.full(features, 10.0, dtype=np.float32),
+        "errors.weights": weights,
+        "errors.novelty": np.full(costs, 0.2, dtype=np.float32),
+        "errors.quantiles": np.tile(np.linspace(-0.1, 0.15, QUANTILES, dtype=np.float32), (costs, 1)),
+    }
 
 
 def small_model() -> ComputeModel:
     """The model of ``weights()``."""
-    return ComputeModel("cpu-x/compute/1", weights(), FEATURES_VERSION, MEASURED)
+    return ComputeModel("cpu-x/compute/1", weights(), FEATURES_VERSION, MEASURED).with_errors(weights())
 
 
 def exchange_weights(seed: int = 0, correction: float = 0.3) -> Arrays:
@@ -56,9 +79,11 @@ def exchange_weights(seed: int = 0, correction: float = 0.3) -> Arrays:
         "feature_scale": np.full(features, 3.0, dtype=np.float32),
         "feature_low": np.full(features, 0.0, dtype=np.float32),
         "feature_high": np.full(features, 20.0, dtype=np.float32),
+        **error_arrays(6, 2),
     }
 
 
 def small_communication(correction: float = 0.3) -> CommunicationModel:
     """The model of ``exchange_weights()``."""
-    return CommunicationModel("cpu-x/communication/1", exchange_weights(correction=correction), EXCHANGES)
+    arrays = exchange_weights(correction=correction)
+    return CommunicationModel("cpu-x/communication/1", arrays, EXCHANGES).with_errors(arrays)

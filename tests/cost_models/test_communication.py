@@ -162,6 +162,21 @@ def test_bytes_beyond_those_measured_are_said() -> None:
     assert "measured on 2 devices: those of 3 are extrapolated" in extrapolated
 
 
+def test_errors_are_wider_the_farther_an_exchange_is_from_those_measured() -> None:
+    def scales(widths: list[float], batch_size: int) -> Floats:
+        return small_communication().errors(np.full((len(widths), 2), 2.0), np.array(widths), batch_size).scales
+
+    inside = scales([64.0] * 4, 8192)
+    assert inside == pytest.approx(np.full((4, 2), inside[0, 0]))
+    # An octave below the smallest batch and one above the most devices; 3 devices are log2(4/3) from 4.
+    assert scales([64.0] * 4, 1024) == pytest.approx(2 * inside)
+    assert scales([64.0] * 16, 8192) == pytest.approx(np.full((16, 2), 2 * inside[0, 0]))
+    assert scales([64.0] * 3, 8192) == pytest.approx((1 + np.log2(4 / 3)) * inside[:3])
+    sent = 64.0 * 3 * 2048 * 4
+    wide = scales([64.0 * 4e8 / sent, 64.0, 64.0, 64.0], 8192)
+    assert wide[0] == pytest.approx(3 * inside[0])
+
+
 def test_a_skew_beyond_those_measured_is_said() -> None:
     (said,) = small_communication().assumptions(np.full(4, 64.0), np.array([0.0, 301.0, 5.0, 1.0]), 8192)
     assert "up to 301 ms apart, those measured 200 ms" in said

@@ -81,7 +81,7 @@ def comparison(name: str, *devices: tuple[DeviceCost, DeviceCost], fits: bool = 
     """A plan whose repeats are all alike."""
     costs = (max(measured.total for _, measured in devices),) * 9
     compared = tuple(DeviceComparison(p, m, m.total, 0.0) for p, m in devices)
-    return PlanComparison(name, compared, costs, costs, fits, ())
+    return PlanComparison(name, compared, costs, costs, fits, (), (0.0, 1000.0))
 
 
 def test_plans_that_do_not_fit_have_no_place_in_the_order() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.cost_models.analytic import ANALYTIC_VERSION
 from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import DATA_SHEETS, Figure
@@ -75,12 +76,12 @@ def test_an_empty_or_missing_store_knows_data_sheets_alone(tmp_path: Path) -> No
 def test_hardware_with_a_data_sheet_is_priced_by_it_until_there_are_trained_versions(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     assert store.cost_models("h100").versions == {
-        "compute": "h100/compute/analytic-1",
-        "communication": "h100/communication/analytic-1",
+        "compute": "h100/compute/analytic-2",
+        "communication": "h100/communication/analytic-2",
     }
     store.write("h100", "communication", exchange_weights(), COMMUNICATION_FACTS)
     one_trained = store.cost_models("h100")
-    assert one_trained.versions == {"compute": "h100/compute/analytic-1", "communication": "h100/communication/1"}
+    assert one_trained.versions == {"compute": "h100/compute/analytic-2", "communication": "h100/communication/1"}
     assert isinstance(one_trained.communication, CommunicationModel)
     said = one_trained.communication.assumptions(np.full(4, 64.0), np.zeros(4), 8_192)
     assert not any("exchanges of h100 were not measured" in sentence for sentence in said)
@@ -89,6 +90,23 @@ def test_hardware_with_a_data_sheet_is_priced_by_it_until_there_are_trained_vers
     assert trained.versions == {"compute": "h100/compute/1", "communication": "h100/communication/1"}
     assert isinstance(trained.compute, ComputeModel)
     assert store.hardware() == sorted(DATA_SHEETS)
+
+
+def test_a_processors_thread_is_priced_by_its_figures_once_its_exchanges_were_measured(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    assert store.newest("cpu-fbgemm", "compute") == Version("cpu-fbgemm", "compute", ANALYTIC_VERSION, analytic=True)
+    assert store.newest("cpu-fbgemm", "communication") is None
+    assert "cpu-fbgemm" not in store.hardware()
+    with pytest.raises(UnknownHardware):
+        store.cost_models("cpu-fbgemm")
+    store.write("cpu-fbgemm", "communication", exchange_weights(), COMMUNICATION_FACTS)
+    assert "cpu-fbgemm" in store.hardware()
+    assert store.cost_models("cpu-fbgemm").versions == {
+        "compute": "cpu-fbgemm/compute/analytic-2",
+        "communication": "cpu-fbgemm/communication/1",
+    }
+    store.write("cpu-fbgemm", "compute", weights(), FACTS)
+    assert store.cost_models("cpu-fbgemm").versions["compute"] == "cpu-fbgemm/compute/1"
 
 
 def test_an_analytic_version_by_name_is_loaded_though_there_is_a_trained_one(tmp_path: Path) -> None:
@@ -100,17 +118,17 @@ def test_an_analytic_version_by_name_is_loaded_though_there_is_a_trained_one(tmp
     assert store.cost_models("h100").digest != analytic.digest
 
 
-@pytest.mark.parametrize("name", ["h100/compute/analytic-1", "cpu-x/compute/12"])
+@pytest.mark.parametrize("name", ["h100/compute/analytic-2", "cpu-x/compute/12"])
 def test_names_of_versions_come_back_as_they_were(name: str) -> None:
     assert str(Version.parse(name)) == name
     assert Version.parse(name).analytic is ("analytic" in name)
 
 
-@pytest.mark.parametrize("name", ["cpu-x/compute/analytic-1", "h100/compute/analytic-99"])
+@pytest.mark.parametrize("name", ["cpu-x/compute/analytic-2", "h100/compute/analytic-99", "h100/compute/analytic-1"])
 def test_an_analytic_version_that_this_code_does_not_have_is_refused_by_name(store: ModelStore, name: str) -> None:
     hardware = name.partition("/")[0]
     with pytest.raises(DamagedArtifact, match=name):
-        store.cost_models(hardware, {"compute": name, "communication": f"{hardware}/communication/analytic-1"})
+        store.cost_models(hardware, {"compute": name, "communication": f"{hardware}/communication/analytic-2"})
 
 
 def test_other_figures_have_another_digest(tmp_path: Path) -> None:
@@ -138,6 +156,20 @@ def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelSto
     assert store.cost_models("cpu-x").versions["communication"] == "cpu-x/communication/3"
     store.write("cpu-x", "compute", weights(), {"hardware": "cpu-x", "measured": FACTS["measured"]})
     with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/2: .*`shardwright train compute --hardware cpu-x`"):
+        store.cost_models("cpu-x")
+
+
+@pytest.mark.parametrize("kind", ["compute", "communication"])
+def test_a_version_that_tells_no_errors_is_of_another_release(store: ModelStore, kind: str) -> None:
+    arrays = weights() if kind == "compute" else exchange_weights()
+    facts = FACTS if kind == "compute" else COMMUNICATION_FACTS
+    without = {name: array for name, array in arrays.items() if not name.startswith("errors.")}
+    store.write("cpu-x", kind, without, facts)
+    with pytest.raises(DamagedArtifact, match=f"cpu-x/{kind}/2: .*errors.*`shardwright train {kind} --hardware cpu-x`"):
+        store.cost_models("cpu-x")
+    some = {name: array for name, array in arrays.items() if name != "errors.quantiles"}
+    store.write("cpu-x", kind, some, facts)
+    with pytest.raises(DamagedArtifact, match=r"array errors\.quantiles is missing"):
         store.cost_models("cpu-x")
 
 
@@ -255,7 +287,7 @@ def test_a_plan_for_hardware_that_nobody_measured_is_made_and_marked(tmp_path: P
     models = ModelStore(str(tmp_path)).cost_models("h100")
     plan = make_plan(problem, models, Algorithm.NEUROSHARD, 0, Deadline())
     assert plan.status is PlanStatus.COMPLETE
-    assert plan.models == {"compute": "h100/compute/analytic-1", "communication": "h100/communication/analytic-1"}
+    assert plan.models == {"compute": "h100/compute/analytic-2", "communication": "h100/communication/analytic-2"}
     for opening in ("compute of h100 was not measured", "exchanges of h100 were not measured"):
         (said,) = [sentence for sentence in plan.assumptions if sentence.startswith(opening)]
         assert "analytic" in said

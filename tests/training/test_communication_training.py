@@ -93,6 +93,8 @@ def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None
     model = store.communication_model(version)
     held_out = exchange_groups([row for row in rows if row.split is Split.TEST])
     assert evaluate_communication(model, held_out) == found.metrics
+    assert manifest["metrics"]["backward"]["coverage"] == round(found.coverage["backward"], 5)
+    assert all(0.8 < share < 0.98 for share in found.coverage.values())
     assert model.assumptions(np.full(4, 100.0), np.zeros(4), 8192) == []
 
 

@@ -11,7 +11,7 @@ import torch
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements
-from service.domain.measurements import ComputeMeasurement, Split
+from service.domain.measurements import ComputeMeasurement, Split, table_part
 from service.domain.tables import Optimizer, Table
 from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore, Version
@@ -19,6 +19,7 @@ from service.training.compute_dataset import data_fingerprint, measured_domain, 
 from service.training.compute_evaluation import evaluate_compute, predict
 from service.training.compute_trainer import ComputeNetwork, ComputeTraining, train_compute
 from service.training.metrics import metrics
+from service.usecases.evaluate_models import evaluate_compute_version
 from service.usecases.train_models import train_compute_version
 from tests.training.memory_store import Memory
 
@@ -29,10 +30,14 @@ QUICK = ComputeTraining(epochs=60)
 def synthetic(count: int) -> list[ComputeMeasurement]:
     """Measurements whose costs follow a simple law of lookups and bytes, with 3% noise."""
     rng = np.random.default_rng(0)
-    pool = [t for t in generated_pool() if t.pooling_factor]
+    parts: dict[Split, list[Table]] = {split: [] for split in Split}
+    for table in generated_pool():
+        if table.pooling_factor:
+            parts[table_part(table)].append(table)
     found = []
     for index in range(count):
         batch_size = int(rng.choice([2048, 8192]))
+        pool = parts[[*Split][int(rng.choice(3, p=[0.7, 0.15, 0.15]))]]
         tables = tuple(
             replace(pool[int(rng.integers(len(pool)))], embedding_dim=int(rng.choice([8, 32, 128])))
             for _ in range(int(rng.integers(1, 6)))
@@ -55,6 +60,8 @@ def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None
     assert trained.metrics["total"].tau > 0.9
     manifest, _ = store.read(Version("cpu-x", "compute", 1))
     assert manifest["metrics"]["total"]["mape"] == round(trained.metrics["total"].mape, 5)
+    assert manifest["metrics"]["total"]["coverage"] == round(trained.coverage["total"], 5)
+    assert all(0.75 < share < 0.99 for share in trained.coverage.values())
     assert manifest["data"]["fingerprint"] == data_fingerprint(rows)
     assert sum(manifest["data"]["rows"].values()) == 700
     assert manifest["device"] == "a processor"
@@ -67,9 +74,24 @@ def test_the_reported_metrics_are_those_of_the_frozen_test_part(tmp_path: Path) 
     rows = synthetic(300)
     trained = train_compute_version("cpu-x", Memory(rows, []), store, ComputeTraining(epochs=5), NOW)
     model = store.compute_model(Version("cpu-x", "compute", 1))
+    assert isinstance(model, ComputeModel)
     test = measurements_dataset([m for m in rows if m.split is Split.TEST])
     assert evaluate_compute(model, test)["total"] == pytest.approx(trained.metrics["total"])
     assert trained.rows["test"] == len(test) > 10
+
+
+def test_combinations_that_mix_parts_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = synthetic(300)
+    one, other = (next(m for m in rows if m.split is split) for split in (Split.TRAIN, Split.TEST))
+    mixed = replace(one, index=300, tables=one.tables + other.tables, forward_ms=1e6)
+    store = ModelStore(str(tmp_path))
+    trained = train_compute_version("cpu-x", Memory([*rows, mixed], []), store, ComputeTraining(epochs=1), NOW)
+    manifest, _ = store.read(Version("cpu-x", "compute", 1))
+    assert manifest["data"] == {"fingerprint": data_fingerprint(rows), "rows": trained.rows, "left_out": 1}
+    model = store.compute_model(Version("cpu-x", "compute", 1))
+    found = evaluate_compute_version(model, manifest, [*rows, mixed], Split.TEST)
+    assert found.costs["total"].overall().coverage == pytest.approx(trained.coverage["total"])
+    assert found.warnings == ("1 combinations of tables of several parts are left out",)
 
 
 def test_numpy_serves_what_torch_trained() -> None:

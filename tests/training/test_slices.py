@@ -8,20 +8,21 @@ from hypothesis import strategies as st
 from service.training.slices import LEAST_ROWS, Attribute, Judged, Quality, quality
 
 MEASURED = np.array([10.0] * 5 + [20.0] * 5)
+COVERED = np.array([False, True] * 5)
 PREDICTED = np.array([11.0, 9.0, 10.0, 10.0, 10.0, 22.0, 18.0, 20.0, 20.0, 25.0])
 
 
 def test_quality_is_what_is_computed_by_hand() -> None:
-    found = quality(PREDICTED, MEASURED)
+    found = quality(PREDICTED, MEASURED, COVERED)
     # Tau-b: all 25 pairs of a 10 and a 20 agree; 20 pairs are tied as measured, 3 + 1 as predicted, of 45.
     assert found.tau == pytest.approx(25 / np.sqrt((45 - 20) * (45 - 4)))
-    assert (found.rows, found.mse) == (10, 3.5)
+    assert (found.rows, found.mse, found.coverage) == (10, 3.5, 0.5)
     assert (found.mape, found.median_ape, found.bias) == pytest.approx((0.065, 0.05, 0.025))
 
 
 def test_few_rows_are_counted_alone_and_rows_that_cannot_be_ranked_have_no_tau() -> None:
-    assert quality(PREDICTED[1:], MEASURED[1:]) == Quality(LEAST_ROWS - 1)
-    found = quality(np.full(LEAST_ROWS, 12.0), np.full(LEAST_ROWS, 10.0))
+    assert quality(PREDICTED[1:], MEASURED[1:], COVERED[1:]) == Quality(LEAST_ROWS - 1)
+    found = quality(np.full(LEAST_ROWS, 12.0), np.full(LEAST_ROWS, 10.0), COVERED)
     assert found.tau is None
     assert (found.mape, found.bias) == pytest.approx((0.2, 0.2))
 
@@ -48,6 +49,8 @@ def test_slices_partition_the_rows(values: list[float], edges: tuple[float, ...]
 
 def test_a_slice_is_judged_on_its_rows_alone() -> None:
     twice, other = np.tile(PREDICTED, 2), np.concatenate([MEASURED, 2 * MEASURED])
-    found = Judged(twice, other, {"half": Attribute(np.repeat(["first", "second"], 10))}).sliced()["half"]
-    assert found["first"] == quality(PREDICTED, MEASURED)
+    covered = np.concatenate([COVERED, ~COVERED & (PREDICTED > 10)])
+    found = Judged(twice, other, covered, {"half": Attribute(np.repeat(["first", "second"], 10))}).sliced()["half"]
+    assert found["first"] == quality(PREDICTED, MEASURED, COVERED)
     assert found["second"].bias == pytest.approx(1.025 / 2 - 1)
+    assert found["second"].coverage == pytest.approx(0.3)

@@ -4,11 +4,13 @@ import itertools
 import re
 from collections import Counter
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.cost_models.assumptions import novelty_assumptions
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest, NoPlanInTime, UnsupportedAlgorithm
 from service.domain.plan import (
@@ -79,6 +81,7 @@ def test_an_estimate_of_a_plan_is_its_own_prediction(problem: Problem, algorithm
     priced = estimate(problem, fake_models(), plan.shards)
     assert priced.devices == plan.devices
     assert priced.max_cost_ms == plan.max_cost_ms
+    assert priced.max_cost_interval_ms == plan.max_cost_interval_ms
     assert priced.models == plan.models == {"compute": "fake/compute/1", "communication": "fake/communication/1"}
 
 
@@ -110,6 +113,18 @@ def test_tables_cut_under_a_row_wise_optimizer_are_named() -> None:
 def test_what_the_compute_model_assumed_is_passed_on() -> None:
     plan = make_plan(_problem(2), fake_models(), Algorithm.DIM_GREEDY, 0, Deadline())
     assert plan.assumptions == ("no reuse histogram: t0, t1",)
+
+
+def test_tables_unlike_the_measured_ones_are_named_worst_first() -> None:
+    rows = (5_000_000, 11_000_000, 30_000_000)
+    tables = tuple(Table(f"t{i}", count, 4, 1.0) for i, count in enumerate(rows))
+    problem = replace(_problem(), tables=tables)
+    plan = make_plan(problem, fake_models(), Algorithm.DIM_GREEDY, 0, Deadline())
+    assert plan.novelty == pytest.approx((0.5, 1.1, 3.0))
+    (said,) = [sentence for sentence in plan.assumptions if "novelty" in sentence]
+    assert "over 1: t2 (3.0), t1 (1.1);" in said
+    assert said in estimate(problem, fake_models(), plan.shards).assumptions
+    assert novelty_assumptions(tables, (inf, 1.0, 0.2)) == []
 
 
 def test_a_plan_by_memory_alone_says_so() -> None:

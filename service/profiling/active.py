@@ -1,0 +1,134 @@
+"""Active campaigns: rounds of what the models are least certain about and of the devices of their own plans."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.errors import MeasurementRefused
+from service.domain.measurements import Split, table_part
+from service.domain.plan import content_hash
+from service.domain.ports import CostModels, MeasurementStore
+from service.domain.tables import Table
+from service.profiling.campaign import (
+    CampaignSettings,
+    Combination,
+    MeasuringRun,
+    Progress,
+    campaign_content,
+    random_combination,
+)
+from service.profiling.compute_bench import ComputeBench
+from service.profiling.planned import planned_devices
+from service.profiling.uncertainty import most_uncertain
+
+ROUND = 50
+"""Combinations that are chosen together, by one state of the models."""
+
+PLANNED_SHARE = 0.5
+"""Part of a round that are devices of plans."""
+
+CANDIDATES = 10
+"""Random combinations that are looked at for each one chosen."""
+
+CHOSEN_BY = "chosen_by"
+"""What a measurement's environment says about the models that chose it: ``Chooser.name``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Models that choose.
+
+    Attributes:
+        models: price the plans and say how certain they are.
+        name: what identifies them; other weights have another name.
+    """
+
+    models: CostModels
+    name: str
+
+
+class ActiveCampaign:
+    """Chooses combinations of the train part alone, so that the held-out parts stay as random as they were.
+
+    Raises:
+        MeasurementRefused: no table of the pool is of the train part.
+    """
+
+    def __init__(self, pool: Sequence[Table], settings: CampaignSettings) -> None:
+        self._pool = [table for table in pool if table_part(table) is Split.TRAIN]
+        if not self._pool:
+            raise MeasurementRefused("no table of the pool is of the train part: give a larger pool")
+        self.settings = settings
+        content = {**campaign_content(pool, settings), "active": [ROUND, PLANNED_SHARE, CANDIDATES]}
+        self.name = f"{settings.hardware}-active-{content_hash(content)[:12]}"
+
+    def choices(
+        self, first: int, chooser: Chooser, before: Sequence[Combination], count: int = ROUND
+    ) -> list[Combination]:
+        """What is measured next; the same for the same arguments, pool and settings.
+
+        Combinations of one precision follow each other, since the bench fills its memory anew for another one.
+
+        Args:
+            first: position in the campaign of the first one.
+            chooser: the models that choose.
+            before: what these models chose earlier: they have not learnt from it.
+            count: how many.
+
+        Raises:
+            MeasurementRefused: no table of the pool fits in memory.
+        """
+        rng = np.random.default_rng([self.settings.seed, first, 2])
+        planned = planned_devices(rng, self._pool, self.settings, chooser.models, round(PLANNED_SHARE * count))
+        wanted = count - len(planned)
+        drawn = [random_combination(rng, self._pool, self.settings) for _ in range(CANDIDATES * wanted)]
+        candidates = [combination for combination in drawn if combination.tables]
+        uncertain = most_uncertain(chooser.models.compute, candidates, wanted, [*before, *planned], rng)
+        both = [*planned, *(candidates[i] for i in uncertain)]
+        if not both:
+            raise MeasurementRefused("no table of the pool fits in memory: allow more, or give smaller tables")
+        return sorted(both, key=lambda combination: combination.tables[0].data_type)
+
+    def run(
+        self,
+        bench: ComputeBench,
+        store: MeasurementStore,
+        chooser_of: Callable[[int], Chooser],
+        samples: int,
+        budget_s: float,
+        report: Callable[[Progress], None] = lambda progress: None,
+    ) -> Progress:
+        """Measures round after round until ``samples`` positions are stored or refused, each stored as it is made.
+
+        A campaign that was stopped goes on behind its last position, with a new round. Stops after ``budget_s``
+        seconds; a KeyboardInterrupt loses only the measurement in hand.
+
+        Args:
+            bench: measures.
+            store: keeps the measurements, and says which there are.
+            chooser_of: the models for the next round, by the number of measurements that this run has made.
+            samples: combinations to have in the end.
+            budget_s: seconds after which no measurement is begun.
+            report: called after every measurement.
+        """
+        ends = time.monotonic() + budget_s
+        run = MeasuringRun(bench, store, self.name, self.settings, report)
+        history = [
+            (Combination(m.tables, m.batch_size, m.optimizer), m.environment.get(CHOSEN_BY))
+            for m in store.compute(self.settings.hardware)
+            if m.campaign == self.name
+        ]
+        index = max(run.done, default=-1) + 1
+        left = samples - len(run.done)
+        while left > 0 and time.monotonic() <= ends:
+            chooser = chooser_of(run.progress.measured)
+            before = [combination for combination, name in history if name == chooser.name]
+            for combination in self.choices(index, chooser, before, min(ROUND, left)):
+                if time.monotonic() > ends:
+                    break
+                run.measure(index, combination, {CHOSEN_BY: chooser.name})
+                history.append((combination, chooser.name))
+                index, left = index + 1, left - 1
+        return run.progress

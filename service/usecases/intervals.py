@@ -1,0 +1,114 @@
+"""From error laws of single costs to 90% intervals of a plan's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from service.domain.costs import DeviceCost, DeviceCostInterval, Interval
+from service.domain.plan import Problem
+from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD, LEVEL, CostModels, ErrorLaw, Floats, probabilities
+from service.domain.tables import Table
+
+DRAWS = 512
+"""Steps that are drawn for a plan."""
+
+_DECIMALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIntervals:
+    """90% intervals of a plan's costs, each with what is predicted inside.
+
+    Attributes:
+        devices: of each device's parts and total.
+        max_cost_ms: of the largest total.
+    """
+
+    devices: tuple[DeviceCostInterval, ...]
+    max_cost_ms: Interval
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scores:
+    """Normal scores of the errors of one cost in ``DRAWS`` steps.
+
+    Attributes:
+        common: what all devices have in common; [DRAWS, 1].
+        own: of each device alone; [DRAWS, D].
+    """
+
+    common: Floats
+    own: Floats
+
+    def standard(self, law: ErrorLaw, cost: int) -> Floats:
+        """Values of a cost's standardised law that are as improbable as these; [DRAWS, D]."""
+        quantiles = law.quantiles[cost]
+        scores = np.sqrt(law.shared) * self.common + np.sqrt(1.0 - law.shared) * self.own
+        return np.asarray(np.interp(scores, _normal_scores(len(quantiles)), quantiles))
+
+
+def plan_intervals(
+    problem: Problem, models: CostModels, held: Sequence[Sequence[Table]], costs: Sequence[DeviceCost]
+) -> PlanIntervals:
+    """Intervals of a plan's costs on D devices.
+
+    The parts that are predicted each have the interval of their own law. Waits, totals and the largest total follow
+    from a fixed sample of steps: errors are drawn for all devices together, and each step is gone through as it is when
+    a plan is priced. The transfer is that of the predicted waits. The same plan has the same intervals.
+
+    Args:
+        problem: what was planned.
+        models: what priced it.
+        held: tables (or slices) of each device; D entries.
+        costs: of each device; D entries.
+    """
+    batch_size, (of_compute, of_backward, of_forward) = problem.global_batch_size, _scores(len(costs))
+    forward, backward, wait, transfer, exchange = (
+        np.array([getattr(cost, part) for cost in costs], dtype=np.float64)
+        for part in ("forward_compute", "backward_compute", "forward_wait", "forward_transfer", "backward_comm")
+    )
+    widths = np.array([sum(table.output_width for table in tables) for tables in held], dtype=np.float64)
+    law = models.compute.errors(np.stack([forward, backward], axis=1), held, batch_size, problem.optimizer)
+    compute = (forward + backward) * law.factors(of_compute.standard(law, COMPUTE_TOTAL), COMPUTE_TOTAL)
+    parts = [law.interval(forward, FORWARD), law.interval(backward, BACKWARD)]
+    if len(costs) == 1:
+        start, late, alone = compute, np.zeros_like(compute), (wait, wait)
+        parts += [alone, alone, alone]
+    else:
+        exchanges = models.communication.errors(np.stack([transfer, exchange], axis=1), widths, batch_size)
+        start = compute + exchange * exchanges.factors(of_backward.standard(exchanges, BACKWARD), BACKWARD)
+        late = transfer * exchanges.factors(of_forward.standard(exchanges, FORWARD), FORWARD)
+        waits = _ends(start.max(axis=1, keepdims=True) - start, wait)
+        parts += [waits, exchanges.interval(transfer, FORWARD), exchanges.interval(exchange, BACKWARD)]
+    totals, predicted = start.max(axis=1, keepdims=True) + late, np.array([cost.total for cost in costs])
+    parts.append(_ends(totals, predicted))
+    rows = np.array(parts).transpose(2, 0, 1).round(_DECIMALS).tolist()
+    low, high = np.round(_ends(totals.max(axis=1), predicted.max()), _DECIMALS).tolist()
+    return PlanIntervals(tuple(DeviceCostInterval(*map(tuple, row)) for row in rows), (low, high))
+
+
+def _ends(drawn: Floats, predicted: Floats) -> tuple[Floats, Floats]:
+    """Ends of the interval of what was drawn, widened to hold what is predicted; [DRAWS, ...] and [...]."""
+    low, high = np.quantile(drawn, [(1.0 - LEVEL) / 2, (1.0 + LEVEL) / 2], axis=0)
+    return np.minimum(low, predicted), np.maximum(high, predicted)
+
+
+@lru_cache(maxsize=8)
+def _scores(devices: int) -> tuple[_Scores, ...]:
+    """Of three costs, which have nothing in common."""
+    rng = np.random.default_rng(0)
+    return tuple(_Scores(_shuffled(rng, 1), _shuffled(rng, devices)) for _ in range(3))
+
+
+def _shuffled(rng: np.random.Generator, columns: int) -> Floats:
+    """Every score once in each column: a Latin hypercube, whose columns have the law exactly; [DRAWS, columns]."""
+    return rng.permuted(np.tile(_normal_scores(DRAWS)[:, None], (1, columns)), axis=0)
+
+
+@lru_cache(maxsize=8)
+def _normal_scores(count: int) -> Floats:
+    """Values of a standard normal variable at ``probabilities(count)``; [count]."""
+    return np.array([NormalDist().inv_cdf(at) for at in probabilities(count)])
