@@ -6,7 +6,7 @@ epoch on. Run: python -m benchmarks.cold_start [--measurements FILE] [--write]
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ SEEDS = (0, 1, 2)
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 _ANALYTIC = AnalyticCompute(f"{HARDWARE}/compute/analytic", PROCESSORS[HARDWARE])
-_EPOCH_SHARE = 5
+_LEAST_STEPS = 4_000
 
 Rows = Sequence[ComputeMeasurement]
 
@@ -75,9 +75,9 @@ def calibrated(samples: Rows, wanted: Rows, seed: int) -> Floats:
 
 def network(samples: Rows, wanted: Rows, seed: int) -> Floats:
     """Costs by the network trained on the samples alone."""
-    chooses = len(samples) // _EPOCH_SHARE
-    parts = (measurements_dataset(samples[chooses:]), measurements_dataset(samples[:chooses]))
-    weights = train_compute(*parts, ComputeTraining(seed=seed))
+    config = ComputeTraining(seed=seed)
+    epochs = max(config.epochs, _LEAST_STEPS * config.batch_size // len(samples))
+    weights = train_compute(measurements_dataset(samples), replace(config, epochs=epochs))
     model = ComputeModel(f"{HARDWARE}/compute/0", weights, FEATURES_VERSION, measured_domain(samples))
     return predict(model, measurements_dataset(wanted))
 

@@ -9,12 +9,11 @@ from itertools import combinations as combinations_of
 
 import numpy as np
 
-from service.domain.tables import DataType, Optimizer
 from service.profiling.campaign import Campaign, CampaignSettings
-from service.profiling.compute_bench import BenchSettings, ComputeBench
+from service.profiling.compute_bench import BenchSettings, ComputeBench, supported_data_types, supported_optimizers
 from service.profiling.pools import generated_pool
 
-_SETTINGS = CampaignSettings("cpu-fbgemm", 77, Optimizer.SGD, DataType.FP32, 2 * 2**30)
+_SETTINGS = CampaignSettings("cpu-fbgemm", 77, supported_optimizers("cpu"), supported_data_types("cpu"), 2 * 2**30)
 LEAST_MS = 5.0
 """Combinations that take less are counted apart: their spread is that of the machine's clock and scheduler."""
 
@@ -27,7 +26,7 @@ def measure_all(combinations: int, repeat: int) -> list[float]:
     for index in range(combinations):
         drawn = campaign.combination(index)
         rng = np.random.default_rng([repeat, index])
-        timing = bench.measure(drawn.tables, drawn.batch_size, _SETTINGS.optimizer, rng)
+        timing = bench.measure(drawn.tables, drawn.batch_size, drawn.optimizer, rng)
         times.append(timing.forward.median_ms + timing.backward.median_ms)
     return times
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.common import DataDir, Hardware, ModelStoreRoot, progress_bar, settings_with
-from service.domain.tables import Optimizer
 
 if TYPE_CHECKING:
     from service.usecases.train_models import TrainedVersion
@@ -17,8 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Train cost models on the stored me
 def compute(
     hardware: Hardware = "cpu-fbgemm",
     seed: Annotated[int, typer.Option(help="Seed of the initial weights and the order of batches.")] = 0,
-    optimizer: Annotated[Optimizer, typer.Option(help="Whose measurements to train on.")] = Optimizer.SGD,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training part.")] = 150,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training part.")] = 200,
     from_analytic: Annotated[
         bool, typer.Option("--from-analytic", help="Correct the analytic model instead: a few measurements will do.")
     ] = False,
@@ -54,8 +52,7 @@ def compute(
             ModelStore(settings.model_store),
             ComputeTraining(seed=seed, epochs=epochs),
             datetime.now(UTC),
-            optimizer,
-            lambda epoch, mape: bar.update(task, completed=epoch + 1),
+            lambda epoch: bar.update(task, completed=epoch + 1),
         )
     _print_trained(trained, "combinations")
 

@@ -142,7 +142,8 @@ class AnalyticCompute:
         is left to the columns before.
         """
         hotter = np.cumsum(first[..., ::-1], axis=-1)[..., ::-1] - first
-        kept = np.clip(self._cache_bytes - hotter, 0.0, first) / np.where(first > 0, first, 1.0)
+        left = self._cache_bytes - hotter
+        kept = np.where(first > 0, np.clip(left, 0.0, first) / np.where(first > 0, first, 1.0), left > 0)
         return ((1.0 - kept) * again).sum(axis=-1), (kept * again).sum(axis=-1) / self._operator.cache_speedup
 
 

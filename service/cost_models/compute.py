@@ -1,14 +1,24 @@
-"""The compute cost model: a network over summed table embeddings, evaluated with numpy.
+"""The compute cost model: non-decreasing functions of summed table embeddings, evaluated with numpy.
 
-The network is NeuroShard's (table MLP, sum over the tables of a device, head; MLSys 2023) with logarithms around the
-sum: a table's embedding is the exponential of its MLP's output, and the head sees the logarithm of the sum. Costs span
-five orders of magnitude, and a sum of positive parts extrapolates to more tables than were measured together, where
-the head's correction stays bounded.
+As in NeuroShard (MLSys 2023), a device's cost is a head's function of the sum of its tables' embeddings. Here the
+form of both makes three properties hold for any weights:
+
+- an embedding is ``z_h = sum over s of A_hs w_s``: ``w`` are the width features, which are never larger for a table
+  than for its slices together, and ``A = exp(MLP)`` does not look at the width and is non-decreasing in everything
+  that grows with lookups (the MLP's weights are not negative there, its activations never decrease);
+- the head is ``(constant + additive . z) * factor(z)``, where ``factor`` lies between 1 and ``FUSION_LIMIT`` and is
+  non-decreasing (an MLP of log z without negative weights).
+
+So a device's cost is *monotone* (more tables, lookups or columns never cost less), *cut-monotone* (a table costs at
+most what its slices cost on one device), and subadditive up to the limit: ``f(A and B) <= FUSION_LIMIT (f(A) + f(B))``,
+while ``constant + additive . z`` is subadditive itself and never above f, which is what a lower bound can rest on.
+What tables cost together is more than the sum of what they cost alone on the machines measured, so a model that is
+subadditive to the letter is worse: see docs/decisions/0013.
 """
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -16,20 +26,20 @@ import numpy as np
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
 from service.cost_models.error_model import ComputeErrors
-from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION, table_features
+from service.cost_models.features import FEATURES_VERSION, GROWING, WIDTH, WORK, table_features
 from service.cost_models.novelty import Novelty
 from service.domain.errors import DamagedArtifact
 from service.domain.ports import Embeddings, ErrorLaw, Floats
-from service.domain.tables import Optimizer, Table
+from service.domain.tables import DataType, Optimizer, Table
 
-EMBEDDING_LIMIT = 20.0
-"""Table embeddings are ``exp`` of values clipped to plus and minus this."""
+FUSION_LIMIT = 2.0
+"""Tables together cost at most this many times what the additive part says."""
 
-CORRECTION_LIMIT = 1.5
-"""The head moves the logarithm of a cost by less than this from that of the summed part."""
+EMBEDDING_LIMIT = 15.0
+"""Logarithms of the parts of an embedding are clipped to plus and minus this."""
 
-EMPTY = 1e-12
-"""A sum below this is a device without tables, which costs nothing."""
+LOG_FLOOR, LOG_SCALE = 1e-6, 3.0
+"""The head's MLP sees ``log(z + LOG_FLOOR) / LOG_SCALE``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +66,24 @@ class MeasuredDomain:
 
 
 WEIGHT_SHAPES: Shapes = {
-    "feature_mean": (len(FEATURE_NAMES),),
-    "feature_scale": (len(FEATURE_NAMES),),
-    "table.0.weight": ("A", len(FEATURE_NAMES)),
+    "feature_mean": (WORK.stop,),
+    "feature_scale": (WORK.stop,),
+    "table.0.growing": ("A", GROWING.stop),
+    "table.0.free": ("A", WORK.stop - GROWING.stop),
     "table.0.bias": ("A",),
-    "table.2.weight": ("H", "A"),
-    "table.2.bias": ("H",),
-    "head.0.weight": ("B", "H"),
+    "table.1.growing": ("P", "A"),
+    "table.1.bias": ("P",),
+    "constant": ("K",),
+    "additive": ("K", "H"),
+    "head.0.growing": ("B", "H"),
     "head.0.bias": ("B",),
-    "head.2.weight": ("K", "B"),
-    "head.2.bias": ("K",),
+    "head.1.growing": ("K", "B"),
+    "head.1.bias": ("K",),
 }
-"""Arrays of a version: A and B hidden units, H embedding size, K costs (forward and backward)."""
+"""Arrays of a version: A and B hidden units, H embedding size, P = H * width features, K costs (forward, backward)."""
+
+NOT_NEGATIVE = (*tuple(name for name in WEIGHT_SHAPES if name.endswith("growing")), "constant", "additive")
+"""Arrays that the model's properties need to be so."""
 
 
 class ComputeModel:
@@ -76,6 +92,7 @@ class ComputeModel:
     def __init__(self, version: str, weights: Arrays, features_version: int, measured: MeasuredDomain) -> None:
         _check_features(version, features_version)
         check_arrays(version, weights, WEIGHT_SHAPES)
+        _check_signs(version, weights)
         self._version = version
         # In double precision, so that the shape of a batch moves no result by as much as a search can see.
         self._w = {name: array.astype(np.float64) for name, array in weights.items()}
@@ -102,27 +119,39 @@ class ComputeModel:
         return self._version
 
     def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
-        """Embeddings of T tables at a global batch size; [T, H], positive."""
-        return self.embed(table_features(tables, batch_size))
+        """Embeddings of T tables at a global batch size; [T, H], positive.
+
+        An optimizer or precision that was not measured is priced as the measured one that is nearest.
+        """
+        measured = self._measured
+        as_measured = [replace(t, data_type=DataType(_nearest(t.data_type, measured.data_types))) for t in tables]
+        known = Optimizer(_nearest(optimizer, measured.optimizers))
+        return self.embed(table_features(as_measured, batch_size, known))
 
     def embed(self, features: Embeddings) -> Embeddings:
         """Embeddings of T rows of ``table_features``; [T, F] -> [T, H]."""
         w = self._w
-        x = (features - w["feature_mean"]) / w["feature_scale"]
-        hidden = np.maximum(x @ w["table.0.weight"].T + w["table.0.bias"], 0)
-        log_parts = hidden @ w["table.2.weight"].T + w["table.2.bias"]
-        return np.asarray(np.exp(np.clip(log_parts, -EMBEDDING_LIMIT, EMBEDDING_LIMIT)), dtype=np.float32)
+        x = (features[:, WORK] - w["feature_mean"]) / w["feature_scale"]
+        growing, free = x[:, GROWING] @ w["table.0.growing"].T, x[:, GROWING.stop :] @ w["table.0.free"].T
+        hidden = activation(growing + free + w["table.0.bias"])
+        log_parts = hidden @ w["table.1.growing"].T + w["table.1.bias"]
+        parts = np.exp(np.clip(log_parts, -EMBEDDING_LIMIT, EMBEDDING_LIMIT))
+        widths = features[:, WIDTH].astype(np.float64)
+        embeddings = (parts.reshape(len(features), -1, widths.shape[1]) * widths[:, None, :]).sum(axis=2)
+        return np.asarray(embeddings, dtype=np.float32)
 
     def head(self, sums: Embeddings) -> Floats:
         """Costs in milliseconds for sums of embeddings; [..., H] -> [..., K]."""
-        w = self._w
-        log_sums = np.log(np.maximum(sums.astype(np.float64), EMPTY))
-        hidden = np.maximum(log_sums @ w["head.0.weight"].T + w["head.0.bias"], 0)
-        raw = hidden @ w["head.2.weight"].T + w["head.2.bias"]
-        costs = len(w["head.2.bias"])
-        log_cost = log_sums[..., :costs] + CORRECTION_LIMIT * np.tanh(raw / CORRECTION_LIMIT)
-        empty = sums[..., :1] < EMPTY
-        return np.where(empty, 0.0, np.exp(log_cost))
+        w, z = self._w, sums.astype(np.float64)
+        hidden = activation(np.log(z + LOG_FLOOR) / LOG_SCALE @ w["head.0.growing"].T + w["head.0.bias"])
+        raw = hidden @ w["head.1.growing"].T + w["head.1.bias"]
+        factor = FUSION_LIMIT ** (0.5 + 0.5 * np.tanh(0.5 * raw))
+        empty = z.sum(axis=-1, keepdims=True) <= 0
+        return np.where(empty, 0.0, self.additive(sums) * factor)
+
+    def additive(self, sums: Embeddings) -> Floats:
+        """The subadditive part of ``head``, never above it, milliseconds; [..., H] -> [..., K]."""
+        return np.asarray(sums.astype(np.float64) @ self._w["additive"].T + self._w["constant"])
 
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         """What the prediction rests on besides the request."""
@@ -143,6 +172,43 @@ class ComputeModel:
         if self._errors is None:
             raise ValueError(f"{self._version} has no errors fitted")
         return self._errors.law(costs, held, batch_size, optimizer)
+
+
+def activation(x: Floats) -> Floats:
+    """Non-decreasing: a third of the last axis is convex (ELU), a third concave (its mirror), the rest tanh.
+
+    Monotone networks need all three kinds to come near any monotone function (Runje and Shankaranarayana,
+    Constrained Monotonic Neural Networks, ICML 2023).
+    """
+    third = x.shape[-1] // 3
+    convex, concave, bounded = x[..., :third], x[..., third : 2 * third], x[..., 2 * third :]
+    return np.concatenate(
+        [
+            np.where(convex > 0, convex, np.expm1(np.minimum(convex, 0))),
+            np.where(concave < 0, concave, -np.expm1(np.minimum(-concave, 0))),
+            np.tanh(bounded),
+        ],
+        axis=-1,
+    )
+
+
+def _check_signs(version: str, weights: Arrays) -> None:
+    negative = [name for name in NOT_NEGATIVE if (weights[name] < 0).any()]
+    if negative:
+        raise DamagedArtifact(
+            f"{version}: arrays {', '.join(negative)} hold negative numbers, so more work could cost less: restore the "
+            "version or train a new one"
+        )
+
+
+def _nearest(wanted: Optimizer | DataType, measured: Sequence[str]) -> str:
+    """What was measured of the same kind that is nearest, by the state or the bytes that it has; itself if it was."""
+    order = [kind.value for kind in type(wanted)]
+    known = [name for name in order if name in measured]
+    if not known or wanted.value in known:
+        return wanted.value
+    place = order.index(wanted.value)
+    return min(known, key=lambda name: (abs(order.index(name) - place), order.index(name)))
 
 
 def _check_features(version: str, features_version: int) -> None:
@@ -175,17 +241,22 @@ def _beyond(measured: MeasuredDomain, tables: Sequence[Table], batch_size: int) 
 
 def _unmeasured(measured: MeasuredDomain, tables: Sequence[Table], optimizer: Optimizer) -> list[str]:
     said = []
-    if optimizer.value not in measured.optimizers:
+    nearest = _nearest(optimizer, measured.optimizers)
+    if optimizer.value != nearest:
         said.append(
-            f"compute was measured with {', '.join(measured.optimizers)}: the times for {optimizer.value} are those, "
-            "its memory is counted in full"
+            f"compute was measured with {', '.join(measured.optimizers)}: the times for {optimizer.value} are those of "
+            f"{nearest}, its memory is counted in full"
         )
-    names = [t.name for t in tables if t.data_type.value not in measured.data_types]
-    if names:
-        said.append(
-            f"compute was measured with {', '.join(measured.data_types)}: other precisions of {listed(names)} are "
-            "priced by the bytes of their rows"
-        )
+    by_type: dict[DataType, list[str]] = {}
+    for table in tables:
+        by_type.setdefault(table.data_type, []).append(table.name)
+    for data_type, names in by_type.items():
+        nearest = _nearest(data_type, measured.data_types)
+        if data_type.value != nearest:
+            said.append(
+                f"compute was measured with {', '.join(measured.data_types)}: {data_type.value} of {listed(names)} is "
+                f"priced as {nearest}"
+            )
     names = [t.name for t in tables if t.pooling_mode.value not in measured.pooling_modes]
     if names:
         said.append(

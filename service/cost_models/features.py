@@ -1,73 +1,89 @@
-"""Features of a table at a batch size: NeuroShard's twenty, and physical quantities of the lookup operator."""
+"""Features of a table at a batch size: physical quantities of the lookup operator, and what its width adds.
+
+They come in three groups. Those that *grow*, with the lookups, and the *free* ones say nothing of the table's width:
+they are the same for all slices of a table. Those of *width* are non-decreasing in it, and never larger for a table
+than for its slices together. A model that weighs the first and the last by non-negative numbers alone, and multiplies
+them, never prices more work lower, nor a table above its slices (see ``service.cost_models.compute``).
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
-from service.domain.ports import Embeddings
+from service.domain.id_counts import BIN_HIGH
+from service.domain.ports import Embeddings, Floats
 from service.domain.reuse import reuse_profile
-from service.domain.tables import HISTOGRAM_BINS, Table
+from service.domain.tables import DataType, Optimizer, PoolingMode, Table
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Raised when a column's meaning changes; a model refuses features of another version."""
 
-_CACHE_LINE_BYTES = 64
+CACHE_LINE_BYTES = 64
 
-FEATURE_NAMES = (
-    "log2_dim",
-    "log2_rows",
-    "log2_pooling",
-    "log2_batch",
-    *(f"reuse_bin_{i}" for i in range(HISTOGRAM_BINS)),
+_SELDOM = (2, 16)
+_HALF_LINE_BYTES = CACHE_LINE_BYTES // 2
+_CAPS_BYTES = (16, 32, 64, 128, 256, 512, 1_024, 2_048)
+_WIDTH_UNIT = 256.0
+_FLOAT_BYTES = 4
+
+GROWING_NAMES = (
     "log2_lookups",
     "log2_distinct",
-    "distinct_share",
-    "log2_gathered_lines",
-    "log2_distinct_lines",
-    "log2_weight_bytes",
-    "log2_output_bytes",
     "log2_bags",
+    "log2_batch",
+    *(f"log2_lookups_up_to_{most}_an_id" for most in _SELDOM),
 )
+"""They grow with the lookups of a table, whatever their reuse."""
+
+FREE_NAMES = ("log2_rows", "rowwise_adagrad", "adagrad", "adam", "fp16", "bf16", "mean_pooling")
+"""Rows, and what is or is not."""
+
+WIDTH_NAMES = (
+    "one",
+    "output_bytes",
+    *(f"output_bytes_up_to_{cap}" for cap in _CAPS_BYTES),
+    "row_lines_bytes",
+    "row_half_lines_bytes",
+)
+"""Of a pooled vector and a row, in units of 256 bytes: a row narrower than a cache line costs about as much as one."""
+
+FEATURE_NAMES = (*GROWING_NAMES, *FREE_NAMES, *WIDTH_NAMES)
 """Columns of ``table_features``, in order."""
 
+GROWING = slice(0, len(GROWING_NAMES))
+WORK = slice(0, len(GROWING_NAMES) + len(FREE_NAMES))
+WIDTH = slice(WORK.stop, len(FEATURE_NAMES))
+"""Groups of columns; ``WORK`` is all that says nothing of the width."""
 
-def table_features(tables: Sequence[Table], batch_size: int) -> Embeddings:
-    """Features of T tables (or slices) at a global batch size; [T, len(FEATURE_NAMES)], not standardised.
 
-    Lines are 64-byte cache lines: a row narrower than one costs about as much as a full one, which is why cuts are
-    not free. The reuse histogram is converted to ``batch_size`` first.
-    """
-    rows = [_features(table.nameless(), batch_size) for table in tables]
-    return np.array(rows, dtype=np.float32).reshape(len(tables), len(FEATURE_NAMES))
+def table_features(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
+    """Features of T tables (or slices) at a global batch size; [T, len(FEATURE_NAMES)], not standardised."""
+    work = [_work(table.nameless().sliced(0), batch_size, optimizer) for table in tables]
+    columns = np.array(work, dtype=np.float32).reshape(len(tables), WORK.stop)
+    return np.concatenate([columns, _widths(tables).astype(np.float32)], axis=1)
 
 
 @lru_cache(maxsize=65536)
-def _features(table: Table, batch_size: int) -> tuple[float, ...]:
+def _work(table: Table, batch_size: int, optimizer: Optimizer) -> tuple[float, ...]:
+    """Growing and free features of a table without a width."""
     profile = reuse_profile(table, batch_size)
-    lines = -(-table.row_bytes // _CACHE_LINE_BYTES)
-    bags = batch_size * table.num_features
-    lookups = float(profile.lookups)
-    physical = (
-        _log2(lookups),
-        _log2(profile.distinct),
-        profile.distinct / lookups if lookups else 0.0,
-        _log2(lookups * lines),
-        _log2(profile.distinct * lines),
-        _log2(table.weight_bytes),
-        _log2(4.0 * bags * table.embedding_dim),
-        _log2(bags),
+    lookups, bags = float(profile.lookups), float(batch_size * table.num_features)
+    # An id that is looked up more often than that finds its row in a cache from then on.
+    often = [min(lookups, float(profile.distinct * (profile.fractions @ np.minimum(BIN_HIGH, n)))) for n in _SELDOM]
+    growing = np.log2(1.0 + np.array([lookups, profile.distinct, bags, float(batch_size), *often]))
+    kinds = (
+        *(optimizer is kind for kind in (Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD, Optimizer.ADAM)),
+        *(table.data_type is kind for kind in (DataType.FP16, DataType.BF16)),
+        table.pooling_mode is PoolingMode.MEAN,
     )
-    published = (
-        _log2(table.embedding_dim),
-        _log2(table.num_embeddings),
-        _log2(table.pooling_factor),
-        _log2(batch_size),
-        *(float(f) for f in profile.fractions),
-    )
-    return published + physical
+    return (*growing.tolist(), float(np.log2(1.0 + table.num_embeddings)), *map(float, kinds))
 
 
-def _log2(value: float) -> float:
-    """log2(1 + value): defined for tables without lookups."""
-    return float(np.log2(1.0 + value))
+def _widths(tables: Sequence[Table]) -> Floats:
+    """Features of width; [T, len(WIDTH_NAMES)]."""
+    output = _FLOAT_BYTES * np.array([table.embedding_dim for table in tables], dtype=np.float64)
+    row = np.array([table.row_bytes for table in tables], dtype=np.float64)
+    lines = [np.ceil(row / unit) * unit for unit in (CACHE_LINE_BYTES, _HALF_LINE_BYTES)]
+    columns = [output, *(np.minimum(output, cap) for cap in _CAPS_BYTES), *lines]
+    return np.stack([np.ones_like(output), *(column / _WIDTH_UNIT for column in columns)], axis=1)

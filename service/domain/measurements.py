@@ -154,7 +154,7 @@ def combination_fingerprint(tables: tuple[Table, ...], batch_size: int, optimize
 
 
 def table_part(table: Table) -> Split:
-    """Part that a table belongs to, whatever its width, precision and pooling mode: 70% train, 15% each of the others."""
+    """Part of a table, whatever its width, precision and pooling mode: 70% train, 15% each of the others."""
     content = configuration_content(table)
     del content["data_type"], content["pooling_mode"]
     bucket = int(content_hash(content)[:8], 16) % 20

@@ -10,12 +10,12 @@ from service.cost_models.compute import MeasuredDomain
 from service.cost_models.features import FEATURE_NAMES, table_features
 from service.domain.measurements import ComputeMeasurement, combination_fingerprint
 from service.domain.plan import content_hash
-from service.domain.tables import Table
+from service.domain.tables import Optimizer, Table
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeDataset:
-    """N combinations over U distinct (table, width, batch) rows.
+    """N combinations over U distinct (table, width, batch, optimizer) rows.
 
     Attributes:
         features: [U + 1, F] features, not standardised; the last row stands for no table.
@@ -35,26 +35,28 @@ class ComputeDataset:
         return len(self.members)
 
 
-def build_dataset(combinations: Sequence[tuple[Sequence[Table], int]], costs: NDArray[np.float64]) -> ComputeDataset:
-    """Arrays of N (tables, batch size) combinations with [N, K] costs."""
-    position: dict[tuple[Table, int], int] = {}
-    for tables, batch_size in combinations:
+def build_dataset(
+    combinations: Sequence[tuple[Sequence[Table], int, Optimizer]], costs: NDArray[np.float64]
+) -> ComputeDataset:
+    """Arrays of N (tables, batch size, optimizer) combinations with [N, K] costs."""
+    position: dict[tuple[Table, int, Optimizer], int] = {}
+    for tables, batch_size, optimizer in combinations:
         for table in tables:
-            position.setdefault((table.nameless(), batch_size), len(position))
+            position.setdefault((table.nameless(), batch_size, optimizer), len(position))
     features = np.zeros((len(position) + 1, len(FEATURE_NAMES)), dtype=np.float32)
-    for (table, batch_size), i in position.items():
-        features[i] = table_features([table], batch_size)[0]
-    longest = max(len(tables) for tables, _ in combinations)
+    for (table, batch_size, optimizer), i in position.items():
+        features[i] = table_features([table], batch_size, optimizer)[0]
+    longest = max(len(tables) for tables, *_ in combinations)
     members = np.full((len(combinations), longest), len(position), dtype=np.int64)
-    for n, (tables, batch_size) in enumerate(combinations):
-        members[n, : len(tables)] = [position[(t.nameless(), batch_size)] for t in tables]
+    for n, (tables, batch_size, optimizer) in enumerate(combinations):
+        members[n, : len(tables)] = [position[(t.nameless(), batch_size, optimizer)] for t in tables]
     return ComputeDataset(features, members, costs)
 
 
 def measurements_dataset(measurements: Sequence[ComputeMeasurement]) -> ComputeDataset:
     """Arrays of measurements, with forward and backward costs (K = 2)."""
     costs = np.array([[m.forward_ms, m.backward_ms] for m in measurements], dtype=np.float64)
-    return build_dataset([(m.tables, m.batch_size) for m in measurements], costs)
+    return build_dataset([(m.tables, m.batch_size, m.optimizer) for m in measurements], costs)
 
 
 def measured_domain(measurements: Sequence[ComputeMeasurement]) -> MeasuredDomain:

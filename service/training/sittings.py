@@ -74,8 +74,7 @@ def sittings(rows: Sequence[ComputeMeasurement], config: ComputeTraining) -> lis
     if len(enough) < 2:
         return found
     data = measurements_dataset(train)
-    validation = measurements_dataset([row for row in rows if row.split is Split.VALIDATION])
-    weights = train_compute(data, validation, replace(config, epochs=min(config.epochs, _ROUGH_EPOCHS)))
+    weights = train_compute(data, replace(config, epochs=min(config.epochs, _ROUGH_EPOCHS)))
     model = ComputeModel("rough", weights, FEATURES_VERSION, measured_domain(train))
     ratios = np.log(data.costs.sum(axis=1) / predict(model, data).sum(axis=1))
     medians = {i: float(np.median(ratios[positions == i])) for i in enough}

@@ -18,7 +18,6 @@ from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements, UnknownHardware
 from service.domain.measurements import Kind, Split, comparable
 from service.domain.ports import MeasurementStore, ModelWriter
-from service.domain.tables import Optimizer
 from service.training.calibration import calibrate
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication
@@ -72,27 +71,23 @@ def train_compute_version(
     models: ModelWriter,
     config: ComputeTraining,
     now: datetime,
-    optimizer: Optimizer = Optimizer.SGD,
-    report: Callable[[int, float], None] = lambda epoch, mape: None,
+    report: Callable[[int], None] = lambda epoch: None,
 ) -> TrainedVersion:
     """Trains the compute model of a hardware and writes the next version.
 
-    The features do not tell optimizers apart, so one model is of one optimizer's measurements, and of those of the
-    newest device and bench alone; combinations that mix parts of the split are left out. How fast the machine was in
-    each sitting is taken out. Trains on the train part, chooses the epoch and fits intervals on the validation
-    part, and reports on the frozen test part.
+    One model is of all optimizers, precisions and batch sizes, and of the measurements of the newest device and bench
+    alone; combinations that mix parts of the split are left out. How fast the machine was in each sitting is taken
+    out. Trains on the train part, fits intervals on the validation part, and reports on the frozen test part.
 
     Raises:
         TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part.
     """
-    stored = [row for row in measurements.compute(hardware) if row.optimizer is optimizer]
+    stored = measurements.compute(hardware)
     rows = [row for row in comparable(stored) if row.split is not None]
-    parts = _parts(hardware, rows, LEAST_COMPUTE, f"combinations with {optimizer.value}")
+    parts = _parts(hardware, rows, LEAST_COMPUTE, "combinations")
     times = sittings(rows, config)
     parts = {split: without_factors(part, times) for split, part in parts.items()}
-    weights = train_compute(
-        measurements_dataset(parts[Split.TRAIN]), measurements_dataset(parts[Split.VALIDATION]), config, report
-    )
+    weights = train_compute(measurements_dataset(parts[Split.TRAIN]), config, report)
     measured = measured_domain(rows)
     model = ComputeModel(f"{hardware}/compute/new", weights, FEATURES_VERSION, measured)
     validation, test = parts[Split.VALIDATION], parts[Split.TEST]

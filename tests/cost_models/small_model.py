@@ -7,9 +7,9 @@ import numpy as np
 from service.cost_models.arrays import Arrays
 from service.cost_models.communication import FEATURE_NAMES as EXCHANGE_FEATURES
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
-from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.cost_models.compute import NOT_NEGATIVE, ComputeModel, MeasuredDomain
 from service.cost_models.error_model import QUANTILES
-from service.cost_models.features import FEATURE_NAMES, FEATURES_VERSION
+from service.cost_models.features import FEATURES_VERSION, GROWING, WIDTH_NAMES, WORK
 from service.cost_models.novelty import QUANTITIES
 
 MEASURED = MeasuredDomain((2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",), ("sum",))
@@ -21,19 +21,22 @@ COMMUNICATION_FACTS = {"hardware": "cpu-x", "measured": asdict(EXCHANGES)}
 def weights(seed: int = 0, costs: int = 2) -> Arrays:
     """Arrays of a model with 16 hidden units, embeddings of 8 and a head of 8."""
     rng = np.random.default_rng(seed)
-    features = len(FEATURE_NAMES)
     shapes = {
-        "table.0.weight": (16, features),
+        "table.0.growing": (16, GROWING.stop),
+        "table.0.free": (16, WORK.stop - GROWING.stop),
         "table.0.bias": (16,),
-        "table.2.weight": (8, 16),
-        "table.2.bias": (8,),
-        "head.0.weight": (8, 8),
-        "head.0.bias": (8,),
-        "head.2.weight": (costs, 8),
-        "head.2.bias": (costs,),
+        "table.1.growing": (8 * len(WIDTH_NAMES), 16),
+        "table.1.bias": (8 * len(WIDTH_NAMES),),
+        "constant": (costs,),
+        "additive": (costs, 8),
+        "head.0.growing": (9, 8),
+        "head.0.bias": (9,),
+        "head.1.growing": (costs, 9),
+        "head.1.bias": (costs,),
     }
-    drawn = {name: (0.1 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()}
-    mean, scale = np.full(features, 5.0, dtype=np.float32), np.full(features, 3.0, dtype=np.float32)
+    drawn = {name: (0.2 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()}
+    drawn |= {name: np.abs(drawn[name]) for name in NOT_NEGATIVE}
+    mean, scale = np.full(WORK.stop, 5.0, dtype=np.float32), np.full(WORK.stop, 3.0, dtype=np.float32)
     return {**drawn, "feature_mean": mean, "feature_scale": scale, **novelty_arrays(), **error_arrays(9, 3)}
 
 

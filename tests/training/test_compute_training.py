@@ -10,14 +10,14 @@ import torch
 
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
-from service.domain.errors import TooFewMeasurements
+from service.domain.errors import DamagedArtifact, TooFewMeasurements
 from service.domain.measurements import ComputeMeasurement, Split, table_part
 from service.domain.tables import Optimizer, Table
 from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore, Version
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
 from service.training.compute_evaluation import evaluate_compute, predict
-from service.training.compute_trainer import ComputeNetwork, ComputeTraining, train_compute
+from service.training.compute_trainer import ComputeTraining, train_compute, train_network
 from service.training.metrics import metrics
 from service.usecases.evaluate_models import evaluate_compute_version
 from service.usecases.train_models import train_compute_version
@@ -96,19 +96,32 @@ def test_combinations_that_mix_parts_are_left_out_and_counted(tmp_path: Path) ->
 
 def test_numpy_serves_what_torch_trained() -> None:
     data = measurements_dataset(synthetic(80))
-    weights = train_compute(data, data, ComputeTraining(epochs=3))
+    for config in (ComputeTraining(epochs=3), ComputeTraining(epochs=3, fusion=False)):
+        network = train_network(data, config)
+        model = ComputeModel("v", network.weights(), FEATURES_VERSION, measured_domain(synthetic(80)))
+        with torch.no_grad():
+            wanted = network(torch.from_numpy(data.features), torch.from_numpy(data.members)).exp().numpy()
+        assert predict(model, data) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_without_fusion_a_model_is_its_additive_part() -> None:
+    data = measurements_dataset(synthetic(80))
+    weights = train_compute(data, ComputeTraining(epochs=1, fusion=False))
     model = ComputeModel("v", weights, FEATURES_VERSION, measured_domain(synthetic(80)))
-    network = ComputeNetwork(ComputeTraining(), torch.zeros(data.features.shape[1]),
-                             torch.ones(data.features.shape[1]), torch.zeros(2))  # fmt: skip
-    network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-    with torch.no_grad():
-        wanted = network(torch.from_numpy(data.features), torch.from_numpy(data.members)).exp().numpy()
-    assert predict(model, data) == pytest.approx(wanted, rel=1e-4)
+    sums = model.embed(data.features[:-1])
+    assert model.head(sums) == pytest.approx(model.additive(sums))
+
+
+def test_a_network_without_constraints_is_no_version() -> None:
+    data = measurements_dataset(synthetic(80))
+    weights = train_compute(data, ComputeTraining(epochs=1, monotone=False))
+    with pytest.raises(DamagedArtifact, match="negative"):
+        ComputeModel("v", weights, FEATURES_VERSION, measured_domain(synthetic(80)))
 
 
 def test_training_is_the_same_for_the_same_seed() -> None:
     data = measurements_dataset(synthetic(60))
-    first, again, other = (train_compute(data, data, ComputeTraining(epochs=2, seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (train_compute(data, ComputeTraining(epochs=2, seed=seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert any(not np.array_equal(first[name], other[name]) for name in first)
 
@@ -117,7 +130,7 @@ def test_the_order_of_tables_in_a_combination_does_not_change_its_prediction() -
     rows = synthetic(60)
     turned = [replace(m, tables=m.tables[::-1]) for m in rows]
     data = measurements_dataset(rows)
-    model = ComputeModel("v", train_compute(data, data, ComputeTraining(epochs=1)), FEATURES_VERSION,
+    model = ComputeModel("v", train_compute(data, ComputeTraining(epochs=1)), FEATURES_VERSION,
                          measured_domain(rows))  # fmt: skip
     assert predict(model, measurements_dataset(turned)) == pytest.approx(predict(model, data), rel=1e-4)
 
@@ -129,14 +142,15 @@ def test_too_few_measurements_are_refused_with_a_remedy(tmp_path: Path) -> None:
     assert store.latest("cpu-x", "compute") is None
 
 
-def test_optimizers_are_not_mixed(tmp_path: Path) -> None:
-    rows = synthetic(200)
-    mixed = [replace(m, optimizer=Optimizer.ADAGRAD, forward_ms=99.0) for m in rows] + rows
+def test_one_model_tells_optimizers_apart(tmp_path: Path) -> None:
+    rows = synthetic(300)
+    slower = [replace(m, optimizer=Optimizer.ADAGRAD, backward_ms=4 * m.backward_ms) for m in rows]
     store = ModelStore(str(tmp_path))
-    trained = train_compute_version("cpu-x", Memory(mixed, []), store, ComputeTraining(epochs=1), NOW)
-    assert sum(trained.rows.values()) == 200
-    manifest, _ = store.read(Version("cpu-x", "compute", 1))
-    assert manifest["measured"]["optimizers"] == ["sgd"]
+    train_compute_version("cpu-x", Memory(rows + slower, []), store, ComputeTraining(epochs=30), NOW)
+    model = store.compute_model(Version("cpu-x", "compute", 1))
+    sgd, adagrad = (model.head(model.encode(rows[0].tables, 8192, o).sum(axis=0)) for o in list(Optimizer)[0:3:2])
+    assert adagrad[0] == pytest.approx(sgd[0], rel=0.3)
+    assert adagrad[1] > 2 * sgd[1]
 
 
 def test_benches_are_not_mixed(tmp_path: Path) -> None:
@@ -155,7 +169,7 @@ def test_benches_are_not_mixed(tmp_path: Path) -> None:
 def test_a_feature_that_never_varied_does_not_explode_in_service() -> None:
     rows = [replace(m, tables=tuple(replace(t, embedding_dim=32) for t in m.tables)) for m in synthetic(60)]
     data = measurements_dataset(rows)
-    weights = train_compute(data, data, ComputeTraining(epochs=1))
+    weights = train_compute(data, ComputeTraining(epochs=1))
     assert weights["feature_scale"].min() > 0.01
 
 
@@ -173,5 +187,5 @@ def test_tables_without_lookups_can_be_trained_on() -> None:
     tables = (Table("zero", 100, 8, 0.0), Table("busy", 100, 8, 3.0))
     rows = [replace(m, tables=(*m.tables, *tables)) for m in synthetic(60)]
     data = measurements_dataset(rows)
-    weights = train_compute(data, data, ComputeTraining(epochs=1))
+    weights = train_compute(data, ComputeTraining(epochs=1))
     assert all(np.isfinite(array).all() for array in weights.values())
