@@ -112,7 +112,8 @@ class ComputeNetwork(nn.Module):
             return log_cost
         first = (z + LOG_FLOOR).log() / LOG_SCALE @ self.not_negative(self.growing[2]).T + self.biases[2]
         raw = _activation(first) @ self.not_negative(self.growing[3]).T + self.biases[3]
-        return log_cost + np.log(FUSION_LIMIT) * torch.sigmoid(raw)
+        together: Tensor = log_cost + np.log(FUSION_LIMIT) * torch.sigmoid(raw)
+        return together
 
     def start_from(self, features: Tensor, members: Tensor, log_costs: Tensor) -> None:
         """Scales the first predictions to the mean of what was measured."""

@@ -171,7 +171,7 @@ def test_a_refusal_is_a_problem_that_names_the_file(
 def test_what_the_operator_cannot_run_here_is_refused(tmp_path: Path) -> None:
     result = measure(tmp_path, {**BODY, "optimizer": "adam"}, {"plan.json": {"shards": SHARDS}}, "--memory-gib", "0.2")
     assert (result.exit_code, result.stdout) == (1, "")
-    problem = json.loads(result.stderr)
+    problem = json.loads(result.stderr[result.stderr.index("{") :])
     assert problem["type"] == "urn:shardwright:problem:measurement_refused"
     assert "device 0 (fp32, sum: big)" in problem["detail"]
 

@@ -40,7 +40,7 @@ def environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def pool(tmp_path: Path) -> Path:
     tables = [
         {"name": f"t{i}", "num_embeddings": 300 * (i + 1), "embedding_dim": 16, "pooling_factor": i / 4}
-        for i in range(6)
+        for i in range(24)
     ]
     path = tmp_path / "pool.json"
     path.write_text(json.dumps({"tables": tables}))

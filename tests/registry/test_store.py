@@ -231,12 +231,12 @@ def test_a_version_moved_to_another_number_is_refused(store: ModelStore, tmp_pat
 
 def test_weights_of_the_wrong_shape_or_features_are_refused(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
-    wrong = {**weights(), "head.2.bias": np.zeros(3, dtype=np.float32)}
-    with pytest.raises(DamagedArtifact, match=r"head\.2\.bias"):
+    wrong = {**weights(), "head.1.bias": np.zeros(3, dtype=np.float32)}
+    with pytest.raises(DamagedArtifact, match=r"head\.1\.bias"):
         store.compute_model(store.write("cpu-x", "compute", wrong, FACTS))
     with pytest.raises(DamagedArtifact, match="features version 99"):
         store.compute_model(store.write("cpu-x", "compute", weights(), FACTS | {"features_version": 99}))
-    broken = {**weights(), "table.2.bias": np.full(8, np.nan, dtype=np.float32)}
+    broken = {**weights(), "table.0.bias": np.full(16, np.nan, dtype=np.float32)}
     with pytest.raises(DamagedArtifact, match="not finite"):
         store.compute_model(store.write("cpu-x", "compute", broken, FACTS))
 
@@ -260,7 +260,7 @@ def test_writers_at_the_same_time_get_a_version_each(store: ModelStore) -> None:
         made = list(pool.map(lambda seed: store.write("cpu-x", "compute", weights(seed), FACTS), range(8)))
     assert sorted(v.number for v in made) == list(range(2, 10))
     for seed, version in enumerate(made):
-        assert np.array_equal(store.read(version)[1]["table.0.weight"], weights(seed)["table.0.weight"])
+        assert np.array_equal(store.read(version)[1]["table.0.growing"], weights(seed)["table.0.growing"])
 
 
 def test_a_manifest_with_nan_is_refused(store: ModelStore, tmp_path: Path) -> None:
