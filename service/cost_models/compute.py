@@ -9,7 +9,8 @@ form of both makes three properties hold for any weights:
 - the head is ``(constant + additive . z) * factor(z)``, where ``factor`` lies between 1 and ``FUSION_LIMIT`` and is
   non-decreasing (an MLP of log z without negative weights).
 
-So a device's cost is *monotone* (more tables, lookups or columns never cost less), *cut-monotone* (a table costs at
+So a device's cost is *monotone* (at a batch size more tables, lookups or columns never cost less; in the batch size as
+far as the reuse law is, which approximates), *cut-monotone* (a table costs at
 most what its slices cost on one device), and subadditive up to the limit: ``f(A and B) <= FUSION_LIMIT (f(A) + f(B))``,
 while ``constant + additive . z`` is subadditive itself and never above f, which is what a lower bound can rest on.
 What tables cost together is more than the sum of what they cost alone on the machines measured, so a model that is

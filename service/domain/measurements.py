@@ -18,6 +18,10 @@ class Split(StrEnum):
     TEST = "test"
 
 
+CHOSEN_BY = "chosen_by"
+"""Names, in the environment of a measurement, the models that chose what was measured; absent from random draws."""
+
+
 @dataclass(frozen=True, slots=True)
 class ComputeMeasurement:
     """One combination of tables on one device, measured with the fused operator.
@@ -34,7 +38,7 @@ class ComputeMeasurement:
         forward_spread: interquartile range over the repeats, relative to the median.
         backward_spread: interquartile range over the repeats, relative to the median.
         repeats: timed repeats.
-        environment: versions of libraries and the processor's name.
+        environment: versions of libraries and the processor's name; ``CHOSEN_BY`` where it was not drawn at random.
         measured_at: when, with time zone.
     """
 
@@ -51,6 +55,11 @@ class ComputeMeasurement:
     repeats: int
     environment: Mapping[str, str]
     measured_at: datetime
+
+    @property
+    def chosen(self) -> bool:
+        """Whether models chose the combination, rather than chance."""
+        return CHOSEN_BY in self.environment
 
     @property
     def split(self) -> Split | None:

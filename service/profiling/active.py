@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.domain.errors import MeasurementRefused
-from service.domain.measurements import Split, table_part
+from service.domain.measurements import CHOSEN_BY, Split, table_part
 from service.domain.plan import content_hash
 from service.domain.ports import CostModels, MeasurementStore
 from service.domain.tables import Table
@@ -31,9 +31,6 @@ PLANNED_SHARE = 0.5
 
 CANDIDATES = 10
 """Random combinations that are looked at for each one chosen."""
-
-CHOSEN_BY = "chosen_by"
-"""What a measurement's environment says about the models that chose it: ``Chooser.name``."""
 
 
 @dataclass(frozen=True, slots=True)

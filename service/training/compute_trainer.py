@@ -31,8 +31,7 @@ class ComputeTraining:
         seed: seed of the initial weights and of the order of batches.
         epochs: passes over the training part.
         batch_size: combinations in a step.
-        learning_rate: the highest, of AdamW; it rises and falls once over the run.
-        weight_decay: decoupled weight decay.
+        learning_rate: the highest, of Adam; it rises and falls once over the run.
         clip: largest norm of a gradient.
         table_hidden: hidden units of the table MLP.
         embedding: size of the summed embedding (NeuroShard: 32).
@@ -45,7 +44,6 @@ class ComputeTraining:
     epochs: int = 200
     batch_size: int = 64
     learning_rate: float = 0.08
-    weight_decay: float = 1e-4
     clip: float = 1.0
     table_hidden: int = 72
     embedding: int = 32
@@ -168,8 +166,9 @@ def train_network(
     network = ComputeNetwork(config, train)
     features, members = torch.from_numpy(train.features), torch.from_numpy(train.members)
     log_costs = torch.from_numpy(np.log(train.costs)).float()
-    network.start_from(features, members[:_TRIED_FOR_SCALE], log_costs[:_TRIED_FOR_SCALE])
-    optimizer = torch.optim.AdamW(network.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    tried = torch.randperm(len(train))[:_TRIED_FOR_SCALE]
+    network.start_from(features, members[tried], log_costs[tried])
+    optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
     steps = config.epochs * -(-len(train) // config.batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.learning_rate, max(steps, 2), pct_start=0.2)
     for epoch in range(config.epochs):

@@ -62,14 +62,15 @@ def sittings(rows: Sequence[ComputeMeasurement], config: ComputeTraining) -> lis
 
     A machine that is shared may be some percent faster on one day than on another, alike for all combinations: taken
     for noise, that would hide in the prediction and in its error. A model of all train rows together errs by that
-    factor, up or down, on those of each sitting; the median tells it.
+    factor, up or down, on those of each sitting; the median tells it. Only of combinations drawn at random: what models
+    chose to measure is where they err, whatever the machine's pace.
 
     Args:
         rows: of all parts; of the test part only the times at which they were measured are looked at.
         config: of the training; that of the rough model is shorter.
     """
     found = _by_pauses(rows)
-    train = [row for row in rows if row.split is Split.TRAIN]
+    train = [row for row in rows if row.split is Split.TRAIN and not row.chosen]
     positions = np.array([_position(found, row) for row in train])
     enough = [i for i in range(len(found)) if np.count_nonzero(positions == i) >= LEAST_TO_TELL]
     if len(enough) < 2:

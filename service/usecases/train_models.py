@@ -16,7 +16,7 @@ from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import PROCESSORS, Processor
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements, UnknownHardware
-from service.domain.measurements import Kind, Split, comparable
+from service.domain.measurements import CHOSEN_BY, Kind, Split, comparable
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.training.calibration import calibrate
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
@@ -258,7 +258,8 @@ def _amounts(parts: Mapping[Split, Sequence[object]], stored: Sequence[object]) 
 
 def _provenance(rows: Sequence[Kind], now: datetime) -> dict[str, Any]:
     """Where a version comes from: hardware, the device that its costs are of, campaigns and environments."""
-    environments = Counter(tuple(sorted(row.environment.items())) for row in rows)
+    told = ({name: said for name, said in row.environment.items() if name != CHOSEN_BY} for row in rows)
+    environments = Counter(tuple(sorted(environment.items())) for environment in told)
     return {
         "hardware": rows[0].hardware,
         "device": dict(environments.most_common(1)[0][0]).get("device", "unknown"),

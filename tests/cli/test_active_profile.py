@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from service.cli import app
 from service.cli.choosing import Choosers
-from service.domain.measurements import ComputeMeasurement, Split
+from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Split
 from service.domain.tables import DataType, Optimizer
-from service.profiling.active import CHOSEN_BY
 from service.profiling.campaign import Campaign, CampaignSettings
 from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore

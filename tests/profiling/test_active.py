@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Engine
 
 from service.domain.errors import MeasurementRefused
-from service.domain.measurements import Split, table_part
+from service.domain.measurements import CHOSEN_BY, Split, table_part
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.active import CHOSEN_BY, ActiveCampaign, Chooser
+from service.profiling.active import ActiveCampaign, Chooser
 from service.profiling.campaign import MAX_TABLES, MOST_WORK_BYTES, CampaignSettings, Progress, work_bytes
 from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
 from service.profiling.planned import DEVICES, planned_devices

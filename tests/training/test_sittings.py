@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from service.domain.measurements import ComputeMeasurement, Split, comparable
+from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Split, comparable
 from service.training.compute_trainer import ComputeTraining
 from service.training.sittings import Sitting, sittings, without_factors
 from tests.training.test_compute_training import NOW, synthetic
@@ -35,6 +35,12 @@ def test_a_slower_day_is_told_and_taken_out() -> None:
     clean = without_factors(rows, [first, second])
     assert clean[0].forward_ms == rows[0].forward_ms / first.factor
     assert clean[400:] == rows[400:]
+
+
+def test_what_models_chose_to_measure_tells_nothing_of_the_machine() -> None:
+    rows = two_days(300, 300)
+    chosen = [replace(row, environment={**row.environment, CHOSEN_BY: "models"}) for row in rows[300:]]
+    assert [sitting.factor for sitting in sittings(rows[:300] + chosen, QUICK)] == [1.0, 1.0]
 
 
 def test_the_test_part_has_no_say() -> None:
