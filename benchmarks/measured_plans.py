@@ -142,6 +142,7 @@ def summary_lines(results: Sequence[TaskResult], random: Mapping[str, Errors]) -
         "|---|--:|--:|--:|",
         *(f"| {what} | {e.count} | {e.mape:.1%} | {e.bias:+.1%} |" for what, e in found.items()),
         "",
+        _interval_line(plans),
         _agreement_line("cost", by_cost),
         _agreement_line("slowest compute", [_compute_order(result.found.plans) for result in results]),
         f"- neuroshard / best greedy, on average: measured cost {_ratio(results, _measured_cost):.3f} "
@@ -149,6 +150,16 @@ def summary_lines(results: Sequence[TaskResult], random: Mapping[str, Errors]) -
         f"{_ratio(results, _measured_slowest):.3f} (predicted {_ratio(results, _predicted_slowest):.3f})",
         "",
     ]
+
+
+def _interval_line(plans: Sequence[PlanComparison]) -> str:
+    low, high = np.array([plan.predicted_interval_ms for plan in plans]).T
+    measured = np.array([plan.measured_ms for plan in plans])
+    inside = np.sum((low <= measured) & (measured <= high))
+    return (
+        f"- the measured cost is within the 90% interval of the predicted one for {inside} of {len(plans)} plans, below it for {np.sum(measured < low)} and above for {np.sum(measured > high)}; the "
+        f"intervals reach from {np.mean(low / measured - 1):+.0%} to {np.mean(high / measured - 1):+.0%} on average"
+    )
 
 
 def _device_errors(plans: Sequence[PlanComparison]) -> Errors:
