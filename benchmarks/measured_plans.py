@@ -155,10 +155,11 @@ def summary_lines(results: Sequence[TaskResult], random: Mapping[str, Errors]) -
 def _interval_line(plans: Sequence[PlanComparison]) -> str:
     low, high = np.array([plan.predicted_interval_ms for plan in plans]).T
     measured = np.array([plan.measured_ms for plan in plans])
-    inside = np.sum((low <= measured) & (measured <= high))
+    below, above = np.sum(measured < low), np.sum(measured > high)
     return (
-        f"- the measured cost is within the 90% interval of the predicted one for {inside} of {len(plans)} plans, below it for {np.sum(measured < low)} and above for {np.sum(measured > high)}; the "
-        f"intervals reach from {np.mean(low / measured - 1):+.0%} to {np.mean(high / measured - 1):+.0%} on average"
+        f"- the measured cost is within the 90% interval of the predicted one for {len(plans) - below - above} of "
+        f"{len(plans)} plans, below it for {below} and above it for {above}; the intervals reach from "
+        f"{np.mean(low / measured - 1):+.0%} to {np.mean(high / measured - 1):+.0%} of the measured cost on average"
     )
 
 
