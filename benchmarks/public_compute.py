@@ -9,8 +9,9 @@ import time
 import numpy as np
 
 from benchmarks import shared_data
-from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
+from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.tables import Optimizer
 from service.training.compute_dataset import ComputeDataset, build_dataset
 from service.training.compute_evaluation import evaluate_compute
@@ -19,7 +20,7 @@ from service.training.metrics import Metrics
 
 BATCH_SIZE = 65_536
 _SEED = 0
-_NOTHING_MEASURED = MeasuredDomain((0, 0), (0, 0), (0, 0), (0.0, 0.0), (), (), ())
+_NOTHING_MEASURED = MeasuredDomain((0, 0), (0, 0), (0, 0), (0.0, 0.0), (), (), (), ())
 
 
 def public_dataset(name: str) -> ComputeDataset:

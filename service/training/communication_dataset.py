@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.cost_models.communication import (
-    FORWARD,
     LEAST_MS,
     MeasuredExchanges,
     exchange_features,
@@ -20,6 +19,7 @@ from service.cost_models.communication import (
 )
 from service.domain.measurements import CommunicationMeasurement, Split
 from service.domain.plan import content_hash
+from service.domain.ports import FORWARD
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD
 from service.domain.tables import DataType, Optimizer, Table
 from service.registry.store import ModelStore, Version
-from service.training.calibration import FOLDS, PROBABILITIES, calibrate, conformal_quantiles
+from service.training.calibration import calibrate
 from service.training.compute_dataset import measured_domain
 from service.training.compute_predictions import measured_costs, metrics_on, predicted_costs
 from service.training.intervals import with_total
@@ -100,18 +100,6 @@ def test_what_lies_outside_the_measurements_is_new_and_less_sure(model: Calibrat
     assert wide.name in outside
     assert "not like what was measured" in outside
     assert not any("not like" in said for said in model.assumptions(known.tables, known.batch_size, known.optimizer))
-
-
-def test_quantiles_count_the_next_error_among_those_seen() -> None:
-    errors = np.arange(1.0, 20.0)[:, None] * [1.0, -1.0]
-    first, turned = conformal_quantiles(errors)
-    at = {round(float(p), 4): q for p, q in zip(PROBABILITIES, first, strict=True)}
-    # Of 19 errors the next lies below the largest with probability 19 / 20.
-    assert (at[0.9475], at[0.9525], at[0.0525], at[0.0475]) == (19.0, 19.0, 1.0, 1.0)
-    assert at[0.8475] == 17.0
-    assert np.array_equal(turned, -first[::-1])
-    assert (np.diff(first) >= 0).all()
-    assert len(conformal_quantiles(errors[:FOLDS])[0]) == len(PROBABILITIES)
 
 
 def test_a_calibrated_version_is_loaded_as_it_was_written(tmp_path: Path, model: CalibratedCompute) -> None:

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.cost_models.arrays import Arrays
-from service.cost_models.error_model import QUANTILES, ErrorModel, device_novelty
+from service.cost_models.error_model import ErrorModel, device_novelty
 from service.cost_models.novelty import Novelty
+from service.domain.error_law import QUANTILES, ErrorLaw, probabilities
 from service.domain.measurements import Split
-from service.domain.ports import ErrorLaw, probabilities
 from service.domain.tables import Optimizer, Table
-from service.training.error_fit import conformal_quantiles, fit_errors
+from service.training.compute_dataset import measured_domain
+from service.training.conformal import conformal_quantiles
+from service.training.error_fit import fit_errors
 from service.training.novelty_fit import fit_novelty
 from tests.training.test_compute_training import synthetic
 
@@ -32,7 +34,7 @@ def drawn(seed: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def fitted(seed: int, rows: int = ROWS) -> Arrays:
     ratios, features, novelty = drawn(seed, rows)
-    return fit_errors(ratios, np.ones(ratios.shape, dtype=np.bool_), features, novelty)
+    return fit_errors(ratios, np.ones(ratios.shape, dtype=np.bool_), features, novelty, np.arange(rows))
 
 
 def coverage(law: ErrorLaw, ratios: np.ndarray, cost: int) -> float:
@@ -66,7 +68,7 @@ def test_rows_that_do_not_count_change_nothing() -> None:
     used = np.ones(ratios.shape, dtype=np.bool_)
     used[::4, 1] = False
     spoilt = np.where(used, ratios, 50.0)
-    ours, theirs = (fit_errors(values, used, features, novelty) for values in (ratios, spoilt))
+    ours, theirs = (fit_errors(values, used, features, novelty, np.arange(400)) for values in (ratios, spoilt))
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
@@ -87,11 +89,22 @@ def test_intervals_never_shrink_as_novelty_grows_and_widen_beyond_1(
     assert (law.scales[2] > law.scales[1] * 1.1).all()
 
 
+def ends_of(quantiles: np.ndarray) -> tuple[float, float]:
+    """The 5% and the 95% quantile, which a law keeps as they are."""
+    at = probabilities(QUANTILES).round(9).tolist()
+    told = quantiles[at.index(0.05)], quantiles[at.index(0.95)]
+    low, high = ErrorLaw(np.ones((1, 1)), quantiles[None] / 1e3, 0.0).interval(np.ones(1), 0)
+    assert (min(told[0] / 1e3, 0), told[1] / 1e3) == pytest.approx((np.log(low[0]), np.log(high[0])))
+    return told
+
+
 def test_ends_of_an_interval_are_the_order_statistics_that_conformal_prediction_asks_for() -> None:
     found = conformal_quantiles(np.arange(1.0, 20.0)[::-1])
-    ends = dict(zip(probabilities(QUANTILES).round(2).tolist(), found.tolist(), strict=True))
-    assert (ends[0.05], ends[0.49], ends[0.95]) == (1.0, 9.0, 19.0)
+    # Of 19 values the next lies below the largest with probability 19 / 20.
+    assert ends_of(found) == (1.0, 19.0)
     assert (np.diff(found) >= 0).all()
+    assert np.array_equal(conformal_quantiles(-np.arange(1.0, 20.0)), -found[::-1])
+    assert ends_of(conformal_quantiles(np.arange(1.0, 501.0))) == (25.0, 476.0)
     # Three values bound no 90%: what there is is told.
     assert conformal_quantiles(np.array([2.0, 1.0, 3.0]))[[0, -1]].tolist() == [1.0, 3.0]
 
@@ -99,7 +112,7 @@ def test_ends_of_an_interval_are_the_order_statistics_that_conformal_prediction_
 def test_novelty_is_ordinary_for_held_out_tables_and_not_for_others() -> None:
     rows = synthetic(300)
     train, validation, test = ([row for row in rows if row.split is split] for split in Split)
-    novelty = Novelty("v", fit_novelty(train, validation), ["sgd"], ["fp32"], ["sum"])
+    novelty = Novelty("v", fit_novelty(train, validation), measured_domain(train))
 
     def of(measured: list) -> np.ndarray:  # type: ignore[type-arg]
         return np.concatenate([novelty.of(row.tables, row.batch_size, row.optimizer) for row in measured])
@@ -114,7 +127,7 @@ def test_novelty_is_ordinary_for_held_out_tables_and_not_for_others() -> None:
 def test_a_device_is_as_new_as_the_tables_that_move_its_bytes() -> None:
     rows = synthetic(120)
     train, validation = ([row for row in rows if row.split is split] for split in (Split.TRAIN, Split.VALIDATION))
-    novelty = Novelty("v", fit_novelty(train, validation), ["sgd"], ["fp32"], ["sum"])
+    novelty = Novelty("v", fit_novelty(train, validation), measured_domain(train))
     known = train[0].tables[0]
     unlike = replace(known, embedding_dim=4096)
     batch = train[0].batch_size
