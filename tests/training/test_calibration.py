@@ -54,6 +54,15 @@ def test_a_pair_that_was_not_measured_has_what_its_optimizer_and_its_precision_h
     assert metrics_on(found, [row for row in ROWS if of(row) == left_out])["total"].mape < 0.25
 
 
+def test_a_pair_that_was_not_measured_is_new() -> None:
+    left_out = (Optimizer.ADAGRAD, DataType.FP16)
+    found = model_of([row for row in TRAIN if (row.optimizer, row.tables[0].data_type) != left_out])
+    row = next(row for row in TRAIN if (row.optimizer, row.tables[0].data_type) == left_out)
+    table = min(row.tables, key=lambda table: abs(table.embedding_dim - 64))
+    assert found.novelty([table], row.batch_size, Optimizer.ADAGRAD).tolist() == [OUTSIDE]
+    assert found.novelty([table], row.batch_size, Optimizer.SGD).tolist() == [INSIDE]
+
+
 def test_outliers_do_not_rule() -> None:
     noisy = [replace(row, backward_ms=row.backward_ms * (20 if i % 10 == 0 else 1)) for i, row in enumerate(TRAIN)]
     assert metrics_on(model_of(noisy), TEST)["backward"].median_ape < 0.12
@@ -151,6 +160,15 @@ def test_too_few_measurements_are_refused_with_a_remedy(
     with pytest.raises(TooFewMeasurements, match=r"to calibrate with.*shardwright profile"):
         calibrate_compute_version("cpu-fbgemm", Memory(rows, []), store, NOW, samples)
     assert store.latest("cpu-fbgemm", "compute") is None
+
+
+def test_fewer_samples_than_a_calibration_needs_are_refused_by_name(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    with pytest.raises(TooFewMeasurements, match=r"--samples 29 is too few .*, 30 are needed: .* leave --samples out"):
+        calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW, samples=29)
+    assert store.latest("cpu-fbgemm", "compute") is None
+    calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW, samples=30)
+    assert store.latest("cpu-fbgemm", "compute") is not None
 
 
 def test_hardware_without_a_data_sheet_cannot_be_calibrated(tmp_path: Path) -> None:

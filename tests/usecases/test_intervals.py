@@ -136,8 +136,8 @@ def test_tables_that_are_less_alike_have_wider_intervals(pooling: int, dim: int,
 def test_a_device_of_more_tables_than_any_that_was_measured_is_less_sure() -> None:
     arrays = weights()
     model = small_model()
-    fewer = arrays | {"errors.high": np.where(np.arange(9) == 1, np.log2(15), arrays["errors.high"])}
-    narrow = model.with_errors({name: array.astype(np.float32) for name, array in fewer.items()})
+    high = np.where(np.arange(9) == 1, np.log2(15), arrays["errors.high"])
+    narrow = model.with_errors({**arrays, "errors.high": high.astype(np.float32)})
     costs, table = np.array([[2.0, 4.0]] * 2), Table("t", 100_000, 64, 2.0)
     held = [[table] * 15, [table] * 100]
     within, beyond = narrow.errors(costs, held, 8192, Optimizer.SGD).scales.T[0]
