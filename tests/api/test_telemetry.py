@@ -70,12 +70,13 @@ def test_the_novelty_of_planned_tables_is_counted_by_hardware(client: httpx.Clie
     assert any("new (1.5)" in said and "shardwright profile --tables" in said for said in plan["assumptions"])
 
 
-def test_where_nothing_was_measured_novelty_is_infinite() -> None:
+def test_tables_of_unmeasured_hardware_are_counted_apart() -> None:
     metrics = Metrics(CollectorRegistry(), "1")
     metrics.tables_planned("h100", [inf, 0.5])
     told = metrics.exposition().decode()
-    assert 'shardwright_table_novelty_bucket{hardware="h100",le="10.0"} 1.0' in told
-    assert 'shardwright_table_novelty_bucket{hardware="h100",le="+Inf"} 2.0' in told
+    assert 'shardwright_table_novelty_bucket{hardware="h100",le="+Inf"} 1.0' in told
+    assert 'shardwright_table_novelty_sum{hardware="h100"} 0.5' in told
+    assert 'shardwright_tables_unmeasured_total{hardware="h100"} 1.0' in told
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nothing", "/plans/none", "/plan"])
