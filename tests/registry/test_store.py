@@ -234,10 +234,10 @@ def test_weights_of_the_wrong_shape_or_features_are_refused(tmp_path: Path) -> N
     wrong = {**weights(), "head.1.bias": np.zeros(3, dtype=np.float32)}
     with pytest.raises(DamagedArtifact, match=r"head\.1\.bias"):
         store.compute_model(store.write("cpu-x", "compute", wrong, FACTS))
-    with pytest.raises(DamagedArtifact, match="features version 99"):
+    with pytest.raises(DamagedArtifact, match=r"features version 99.*`shardwright train compute --hardware cpu-x`"):
         store.compute_model(store.write("cpu-x", "compute", weights(), FACTS | {"features_version": 99}))
     broken = {**weights(), "table.0.bias": np.full(16, np.nan, dtype=np.float32)}
-    with pytest.raises(DamagedArtifact, match="not finite"):
+    with pytest.raises(DamagedArtifact, match="not finite: restore the version or train a new one"):
         store.compute_model(store.write("cpu-x", "compute", broken, FACTS))
 
 
