@@ -2,7 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.registry.store import ModelStore, Version
 from service.usecases.make_plan import PlanStatus, make_plan
-from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, exchange_weights, weights
+from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, MEASURED, exchange_weights, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -157,6 +157,17 @@ def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelSto
     store.write("cpu-x", "compute", weights(), {"hardware": "cpu-x", "measured": FACTS["measured"]})
     with pytest.raises(DamagedArtifact, match=r"cpu-x/compute/2: .*`shardwright train compute --hardware cpu-x`"):
         store.cost_models("cpu-x")
+
+
+def test_a_version_that_does_not_tell_what_was_measured_together_is_of_another_release(store: ModelStore) -> None:
+    measured = {name: value for name, value in asdict(MEASURED).items() if name != "pairs"}
+    store.write("cpu-x", "compute", weights(), FACTS | {"measured": measured})
+    with pytest.raises(
+        DamagedArtifact, match=r"cpu-x/compute/2: .*pairs.*`shardwright train compute --hardware cpu-x`"
+    ):
+        store.cost_models("cpu-x")
+    store.write("cpu-x", "compute", weights(), FACTS)
+    assert isinstance(store.cost_models("cpu-x").compute, ComputeModel)
 
 
 @pytest.mark.parametrize("kind", ["compute", "communication"])

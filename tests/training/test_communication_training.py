@@ -142,6 +142,13 @@ def test_too_few_exchanges_are_refused_with_a_remedy(tmp_path: Path) -> None:
     assert store.latest("cpu-x", "communication") is None
 
 
+def test_intervals_are_not_fitted_to_a_few_exchanges(tmp_path: Path) -> None:
+    rows = exchanges(800)
+    train, others = ([row for row in rows if (row.split is Split.TRAIN) is wanted] for wanted in (True, False))
+    with pytest.raises(TooFewMeasurements, match=r"38 train.*39 train.*shardwright profile"):
+        train_communication_version("cpu-x", Memory([], train[:38] + others), ModelStore(str(tmp_path)), SHORT, NOW)
+
+
 def test_numbers_of_devices_with_too_few_exchanges_count_as_not_measured(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     few = [replace(row, campaign="few") for row in exchanges(8, ranks=(8,))]

@@ -63,6 +63,32 @@ def test_with_few_rows_intervals_hold_at_least_as_often_as_they_say_on_average()
     assert np.mean(found) > 0.88
 
 
+def test_a_scale_that_learnt_noise_does_not_narrow_the_intervals() -> None:
+    found = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        ratios, features, none = rng.normal(size=(1_060, 1)), rng.normal(size=(1_060, 12)), np.zeros(1_060)
+        used = np.ones((60, 1), dtype=np.bool_)
+        arrays = fit_errors(ratios[:60], used, features[:60], none[:60], np.arange(60))
+        law = ErrorModel("v", arrays, 12, 1, 0.0).law(features[60:], none[60:])
+        found.append(coverage(law, ratios[60:], 0))
+    assert np.mean(found) > 0.89
+
+
+def test_rows_of_one_group_tell_nothing_of_each_other() -> None:
+    rng = np.random.default_rng(0)
+    ratios, features = np.repeat(rng.normal(size=(60, 1)), 5, axis=0), np.repeat(rng.normal(size=(60, 12)), 5, axis=0)
+    used, none = np.ones((300, 1), dtype=np.bool_), np.zeros(300)
+    groups = np.repeat(np.arange(60), 5)
+    # In the same order of rows, each of five copies would be in another fold.
+    apart, together = (
+        fit_errors(ratios, used, features, none, numbers)["errors.quantiles"][0] for numbers in (np.arange(300), groups)
+    )
+    assert together[-11] - together[10] > 1.05 * (apart[-11] - apart[10])
+    # Too few groups are no folds.
+    assert np.isfinite(fit_errors(ratios, used, features, none, np.zeros(300, dtype=int))["errors.quantiles"]).all()
+
+
 def test_rows_that_do_not_count_change_nothing() -> None:
     ratios, features, novelty = drawn(0, 400)
     used = np.ones(ratios.shape, dtype=np.bool_)
