@@ -9,17 +9,18 @@ import time
 import numpy as np
 
 from benchmarks import shared_data
-from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
+from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.tables import Optimizer
 from service.training.compute_dataset import ComputeDataset, build_dataset
-from service.training.compute_evaluation import evaluate_compute
+from service.training.compute_evaluation import predict
 from service.training.compute_trainer import ComputeTraining, train_compute
-from service.training.metrics import Metrics
+from service.training.metrics import Metrics, metrics
 
 BATCH_SIZE = 65_536
 _SEED = 0
-_NOTHING_MEASURED = MeasuredDomain((0, 0), (0, 0), (0, 0), (0.0, 0.0), (), (), ())
+_NOTHING_MEASURED = MeasuredDomain((0, 0), (0, 0), (0, 0), (0.0, 0.0), (), (), (), ())
 
 
 def public_dataset(name: str) -> ComputeDataset:
@@ -34,7 +35,7 @@ def evaluate_public(name: str, config: ComputeTraining) -> Metrics:
     """Trains on 80%, reports on the other 20%."""
     train, held_out = public_parts(public_dataset(name))
     model = ComputeModel(f"public-{name}", train_compute(train, config), FEATURES_VERSION, _NOTHING_MEASURED)
-    return evaluate_compute(model, held_out)["total"]
+    return metrics(predict(model, held_out).sum(axis=1), held_out.costs.sum(axis=1))
 
 
 def public_parts(data: ComputeDataset) -> tuple[ComputeDataset, ComputeDataset]:

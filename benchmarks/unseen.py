@@ -17,7 +17,7 @@ from service.cost_models.features import FEATURES_VERSION
 from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.tables import DataType, Optimizer
 from service.training.compute_dataset import measured_domain, measurements_dataset
-from service.training.compute_evaluation import evaluate_compute
+from service.training.compute_predictions import metrics_on
 from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.metrics import Metrics
 
@@ -65,7 +65,7 @@ def trained(rows: Rows) -> ComputeModel:
 
 def judged(model: ComputeModel, rows: Rows) -> Metrics:
     """Metrics of the total."""
-    return evaluate_compute(model, measurements_dataset(rows))["total"]
+    return metrics_on(model, rows)["total"]
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.domain.ports import CostModels, Embeddings, ErrorLaw, Floats
+from service.domain.error_law import ErrorLaw
+from service.domain.ports import CostModels, Embeddings, Floats
 from service.domain.tables import Optimizer, Table
 
 

@@ -10,6 +10,7 @@ from service.api.schemas import (
     DeviceAnswer,
     DevicesBody,
     EstimateAnswer,
+    EstimatedDeviceAnswer,
     MemoryAnswer,
     PlanAnswer,
     PlanRequest,
@@ -165,7 +166,7 @@ def plan_answer(result: PlanResult, dims: dict[str, int], plan_id: str, planning
         saved=False,
         algorithm=result.algorithm.value,
         shards=[_shard_answer(shard, dims) for shard in result.shards],
-        devices=_device_answers(result.devices),
+        devices=[DeviceAnswer(**_on_device(report)) for report in result.devices],
         max_cost_ms=result.max_cost_ms,
         max_cost_interval_ms=list(result.max_cost_interval_ms),
         models=dict(result.models),
@@ -177,7 +178,7 @@ def plan_answer(result: PlanResult, dims: dict[str, int], plan_id: str, planning
 def estimate_answer(estimate: Estimate) -> EstimateAnswer:
     """The answer to an estimate."""
     return EstimateAnswer(
-        devices=_device_answers(estimate.devices),
+        devices=[EstimatedDeviceAnswer(**_on_device(report)) for report in estimate.devices],
         max_cost_ms=estimate.max_cost_ms,
         max_cost_interval_ms=list(estimate.max_cost_interval_ms),
         models=dict(estimate.models),
@@ -191,26 +192,22 @@ def _shard_answer(shard: Shard, dims: dict[str, int]) -> ShardAnswer:
     return ShardAnswer(table=shard.table, sharding_type=kind, columns=[shard.start, shard.stop], device=shard.device)
 
 
-def _device_answers(reports: Sequence[DeviceReport]) -> list[DeviceAnswer]:
-    return [
-        DeviceAnswer(
-            device=report.device,
-            memory_limit_bytes=report.memory_limit_bytes,
-            memory_bytes=MemoryAnswer(
-                weights=report.memory.weights,
-                optimizer=report.memory.optimizer,
-                buffers=report.memory.buffers,
-                total=report.memory.total,
-            ),
-            cost_ms=CostAnswer(
-                forward_compute=report.cost.forward_compute,
-                backward_compute=report.cost.backward_compute,
-                forward_wait=report.cost.forward_wait,
-                forward_transfer=report.cost.forward_transfer,
-                backward_comm=report.cost.backward_comm,
-                total=report.cost.total,
-            ),
-            cost_interval_ms=CostIntervalAnswer(**asdict(report.interval)),
-        )
-        for report in reports
-    ]
+def _on_device(report: DeviceReport) -> dict[str, Any]:
+    """Fields of a device's answer."""
+    memory, cost = report.memory, report.cost
+    return {
+        "device": report.device,
+        "memory_limit_bytes": report.memory_limit_bytes,
+        "memory_bytes": MemoryAnswer(
+            weights=memory.weights, optimizer=memory.optimizer, buffers=memory.buffers, total=memory.total
+        ),
+        "cost_ms": CostAnswer(
+            forward_compute=cost.forward_compute,
+            backward_compute=cost.backward_compute,
+            forward_wait=cost.forward_wait,
+            forward_transfer=cost.forward_transfer,
+            backward_comm=cost.backward_comm,
+            total=cost.total,
+        ),
+        "cost_interval_ms": CostIntervalAnswer(**asdict(report.interval)),
+    }

@@ -4,7 +4,7 @@ Requests are strict: unknown fields, numbers in strings, booleans as numbers, Na
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -30,8 +30,14 @@ MODELS = (
 )
 """Description of an answer's ``models``."""
 
-INTERVAL = "90% interval, wider for tables unlike those measured. Plans stored by releases that had none have none."
-"""Description of an answer's intervals."""
+EARLIER = "Plans stored by releases that had no intervals have none."
+"""Said of intervals that a plan may lack."""
+
+MAX_COST_INTERVAL = "[low, high], milliseconds: 90% interval of max_cost_ms, wider for tables unlike those measured."
+"""Description of ``max_cost_interval_ms``."""
+
+COST_INTERVALS = "90% intervals of cost_ms, wider for tables unlike those measured."
+"""Description of ``cost_interval_ms``."""
 
 
 class ShardingTypeName(StrEnum):
@@ -224,28 +230,49 @@ class CostAnswer(_Answer):
     total: float
 
 
-Interval = Annotated[list[float], Field(min_length=2, max_length=2, description="[low, high], milliseconds, 90%.")]
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class CostIntervalAnswer(_Answer):
     """90% intervals of a device's costs: nine in ten measured costs are within theirs."""
 
-    forward_compute: Interval
-    backward_compute: Interval
-    forward_wait: Interval
-    forward_transfer: Interval
-    backward_comm: Interval
-    total: Interval
+    forward_compute: Interval = Field(description="[low, high], milliseconds: of the lookups.")
+    backward_compute: Interval = Field(description="[low, high], milliseconds: of the gradients and updates.")
+    forward_wait: Interval = Field(description="[low, high], milliseconds: of the wait for the last device to start.")
+    forward_transfer: Interval = Field(description="[low, high], milliseconds: of the exchange of pooled vectors.")
+    backward_comm: Interval = Field(description="[low, high], milliseconds: of the exchange of gradients.")
+    total: Interval = Field(description="[low, high], milliseconds: of the total, which errors of the parts make up.")
 
 
-class DeviceAnswer(_Answer):
-    """What a plan puts on one device."""
+def _may_lack(name: str) -> ConfigDict:
+    """Configuration of an answer that is made with a field, but was stored without it by earlier releases."""
+
+    def without(schema: dict[str, Any]) -> None:
+        schema["required"].remove(name)
+
+    return ConfigDict(json_schema_extra=without)
+
+
+class _Device(_Answer):
+    """What a placement puts on one device."""
 
     device: int
     memory_limit_bytes: int
     memory_bytes: MemoryAnswer
     cost_ms: CostAnswer
-    cost_interval_ms: CostIntervalAnswer = Field(description=INTERVAL)
+    cost_interval_ms: CostIntervalAnswer = Field(description=COST_INTERVALS)
+
+
+class DeviceAnswer(_Device):
+    """What a plan puts on one device."""
+
+    model_config = _may_lack("cost_interval_ms")
+
+    cost_interval_ms: CostIntervalAnswer = Field(description=f"{COST_INTERVALS} {EARLIER}")
+
+
+class EstimatedDeviceAnswer(_Device):
+    """What a given placement puts on one device."""
 
 
 class ShardAnswer(_Answer):
@@ -260,6 +287,8 @@ class ShardAnswer(_Answer):
 class PlanAnswer(_Answer):
     """A plan with its predicted costs."""
 
+    model_config = _may_lack("max_cost_interval_ms")
+
     plan_id: str
     status: str = Field(description="complete, or cut_short by the time limit.", examples=["complete"])
     saved: bool = Field(description="False where the database was away: the plan cannot be fetched by its id.")
@@ -267,7 +296,7 @@ class PlanAnswer(_Answer):
     shards: list[ShardAnswer]
     devices: list[DeviceAnswer]
     max_cost_ms: float = Field(description="The largest total over the devices.")
-    max_cost_interval_ms: Interval = Field(description=INTERVAL)
+    max_cost_interval_ms: Interval = Field(description=f"{MAX_COST_INTERVAL} {EARLIER}")
     models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
     planning_ms: float = Field(description="From arrival to the plan, when it was made.")
@@ -276,9 +305,9 @@ class PlanAnswer(_Answer):
 class EstimateAnswer(_Answer):
     """Predicted costs of a placement."""
 
-    devices: list[DeviceAnswer]
+    devices: list[EstimatedDeviceAnswer]
     max_cost_ms: float = Field(description="The largest total over the devices.")
-    max_cost_interval_ms: Interval = Field(description=INTERVAL)
+    max_cost_interval_ms: Interval = Field(description=MAX_COST_INTERVAL)
     models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
 

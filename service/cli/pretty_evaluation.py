@@ -20,6 +20,8 @@ def print_evaluated(answer: Mapping[str, Any]) -> None:
         console.print(_table(of, [(name.replace("_", " "), cost["overall"]) for name, cost in model["costs"].items()]))
         for name in _sliced(model["costs"]):
             console.print(_table(f"{name.replace('_', ' ')} by slice", _slice_rows(model["costs"][name])))
+        if _any_off(model["costs"]):
+            console.print("- ! holds more or fewer than chance makes of 90%, were the rows independent")
         for warning in model["warnings"]:
             console.print(f"- {escape(warning)}")
     if answer["plans"]:
@@ -57,7 +59,15 @@ def _table(title: str, rows: _Rows) -> Table:
 
 def _numbers(found: Mapping[str, Any]) -> list[str]:
     forms = {"mse": ".2f", "mape": ".1%", "median_ape": ".1%", "bias": "+.1%", "tau": ".3f", "coverage": ".1%"}
-    return ["-" if found[name] is None else format(found[name], form) for name, form in forms.items()]
+    told = ["-" if found[name] is None else format(found[name], form) for name, form in forms.items()]
+    return [*told[:-1], f"! {told[-1]}" if found["coverage_off"] else told[-1]]
+
+
+def _any_off(costs: Mapping[str, Any]) -> bool:
+    """Whether any coverage that is shown is marked."""
+    shown = [costs[name] for name in _sliced(costs)]
+    slices = [found for cost in shown for each in cost["slices"].values() for found in each.values()]
+    return any(found["coverage_off"] for found in [*(cost["overall"] for cost in costs.values()), *slices])
 
 
 def _pick_lines(plans: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,8 @@ def compute(
         bool, typer.Option("--from-analytic", help="Correct the analytic model instead: a few measurements will do.")
     ] = False,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Correct it by so many of the training part, drawn with --seed [all].")
+        int | None,
+        typer.Option(min=1, help="Correct it by so many of the training part, 30 or more, drawn with --seed [all]."),
     ] = None,
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,

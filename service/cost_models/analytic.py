@@ -16,10 +16,11 @@ import numpy as np
 from service.cost_models.assumptions import reuse_assumptions
 from service.cost_models.communication import exchanged_bytes
 from service.cost_models.data_sheets import ASSUMED, DataSheet, Processor
+from service.domain.error_law import QUANTILES, ErrorLaw, normal_scores
 from service.domain.id_counts import BIN_HIGH, BIN_LOW
 from service.domain.memory import optimizer_bytes
 from service.domain.plan import content_hash
-from service.domain.ports import Embeddings, ErrorLaw, Floats
+from service.domain.ports import Embeddings, Floats
 from service.domain.reuse import ReuseProfile, reuse_profile
 from service.domain.tables import HISTOGRAM_BINS, Optimizer, Table
 
@@ -56,8 +57,6 @@ _GB_PER_S = 1e6
 """Bytes a millisecond."""
 
 _NORMAL = NormalDist()
-_PROBABILITIES = 200
-_NORMAL_QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / _PROBABILITIES) for i in range(_PROBABILITIES)])
 _ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
 _ASSUMED_SHARED = 0.9
 _TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
@@ -243,7 +242,7 @@ def _assumed_law(devices: int, kinds: int) -> ErrorLaw:
 
     The devices are of one kind: a figure that is wrong is wrong for all of them.
     """
-    quantiles = np.tile(_NORMAL_QUANTILES, (kinds, 1))
+    quantiles = np.tile(normal_scores(QUANTILES), (kinds, 1))
     return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, _ASSUMED_SHARED)
 
 

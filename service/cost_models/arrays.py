@@ -28,7 +28,9 @@ def check_arrays(version: str, arrays: Arrays, shapes: Shapes) -> None:
                 f"{version}: array {name} is {found}, expected axes {shape}: restore the version or train a new one"
             )
         if not np.isfinite(array).all():
-            raise DamagedArtifact(f"{version}: array {name} holds values that are not finite")
+            raise DamagedArtifact(
+                f"{version}: array {name} holds values that are not finite: restore the version or train a new one"
+            )
 
 
 def _has_shape(array: NDArray[np.float32], shape: Sequence[int | str], sizes: dict[str, int]) -> bool:

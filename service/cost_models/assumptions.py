@@ -37,7 +37,10 @@ def memory_assumptions(topology: Topology) -> list[str]:
 
 
 def novelty_assumptions(tables: Sequence[Table], novelty: Sequence[float]) -> list[str]:
-    """Which tables are unlike those measured, worst first; where none were measured, the model says so itself."""
+    """Which tables, as they are cut, are unlike those measured, worst first.
+
+    Where none were measured, the model says so itself.
+    """
     unlike = sorted(
         ((score, table.name) for table, score in zip(tables, novelty, strict=True) if 1.0 < score < inf),
         key=lambda found: -found[0],

@@ -23,12 +23,13 @@ from service.cost_models.analytic import (
 )
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
-from service.cost_models.compute import MeasuredDomain
 from service.cost_models.data_sheets import Figure, Processor
 from service.cost_models.error_model import COMPUTE_SHARED
+from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.operators import Operator
+from service.domain.error_law import ErrorLaw
 from service.domain.errors import DamagedArtifact
-from service.domain.ports import Embeddings, ErrorLaw, Floats
+from service.domain.ports import Embeddings, Floats
 from service.domain.tables import DataType, Optimizer, Table
 
 CALIBRATED = "calibrated"
@@ -191,5 +192,6 @@ def _inside(measured: MeasuredDomain, table: Table, batch_size: int, optimizer: 
         and optimizer.value in measured.optimizers
         and table.data_type.value in measured.data_types
         and table.pooling_mode.value in measured.pooling_modes
+        and not measured.only_apart(optimizer, table.data_type)
         and table.num_features == 1
     )

@@ -15,7 +15,8 @@ import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.error_model import ExchangeErrors
-from service.domain.ports import ErrorLaw, Floats
+from service.domain.error_law import ErrorLaw
+from service.domain.ports import BACKWARD, FORWARD, Floats
 
 _FLOAT_BYTES = 4
 
@@ -30,9 +31,6 @@ CORRECTION_LIMIT = 1.0
 
 LEAST_MS = 1e-3
 """No exchange is priced below this."""
-
-FORWARD, BACKWARD = 0, 1
-"""Positions of the forward transfer and the backward exchange in a version's two outputs."""
 
 WEIGHT_SHAPES: Shapes = {
     "base": (2, len(QUANTITIES)),

@@ -17,9 +17,9 @@ What tables cost together is more than the sum of what they cost alone on the ma
 subadditive to the letter is worse: see docs/decisions/0013.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -28,9 +28,11 @@ from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
 from service.cost_models.error_model import ComputeErrors
 from service.cost_models.features import FEATURES_VERSION, GROWING, WIDTH, WORK, table_features
+from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.novelty import Novelty
+from service.domain.error_law import ErrorLaw
 from service.domain.errors import DamagedArtifact
-from service.domain.ports import Embeddings, ErrorLaw, Floats
+from service.domain.ports import Embeddings, Floats
 from service.domain.tables import DataType, Optimizer, Table
 
 FUSION_LIMIT = 2.0
@@ -41,29 +43,6 @@ EMBEDDING_LIMIT = 15.0
 
 LOG_FLOOR, LOG_SCALE = 1e-6, 3.0
 """The head's MLP sees ``log(z + LOG_FLOOR) / LOG_SCALE``."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredDomain:
-    """What the measurements behind a model cover.
-
-    Attributes:
-        batch_sizes: smallest and largest global batch.
-        dims: narrowest and widest table.
-        rows: fewest and most rows.
-        pooling_factors: smallest and largest pooling factor.
-        optimizers: optimizers measured.
-        data_types: precisions measured.
-        pooling_modes: ways of combining rows measured.
-    """
-
-    batch_sizes: tuple[int, int]
-    dims: tuple[int, int]
-    rows: tuple[int, int]
-    pooling_factors: tuple[float, float]
-    optimizers: tuple[str, ...]
-    data_types: tuple[str, ...]
-    pooling_modes: tuple[str, ...]
 
 
 WEIGHT_SHAPES: Shapes = {
@@ -107,10 +86,8 @@ class ComputeModel:
         Raises:
             DamagedArtifact: the arrays are not those of ``NOVELTY_SHAPES`` and ``error_shapes``.
         """
-        measured, found = self._measured, copy(self)
-        found._novelty = Novelty(
-            self._version, arrays, measured.optimizers, measured.data_types, measured.pooling_modes
-        )
+        found = copy(self)
+        found._novelty = Novelty(self._version, arrays, self._measured)
         found._errors = ComputeErrors(self._version, arrays, found._novelty)
         return found
 
@@ -213,10 +190,11 @@ def _nearest(wanted: Optimizer | DataType, measured: Sequence[str]) -> str:
 
 
 def _check_features(version: str, features_version: int) -> None:
+    hardware = version.partition("/")[0]
     if features_version != FEATURES_VERSION:
         raise DamagedArtifact(
             f"{version} was trained on features version {features_version}, this code makes version "
-            f"{FEATURES_VERSION}: retrain it with `shardwright train compute`"
+            f"{FEATURES_VERSION}: retrain it with `shardwright train compute --hardware {hardware}`"
         )
 
 
@@ -258,9 +236,21 @@ def _unmeasured(measured: MeasuredDomain, tables: Sequence[Table], optimizer: Op
                 f"compute was measured with {', '.join(measured.data_types)}: {data_type.value} of {listed(names)} is "
                 f"priced as {nearest}"
             )
+    said += _never_together(measured, by_type, optimizer)
     names = [t.name for t in tables if t.pooling_mode.value not in measured.pooling_modes]
     if names:
         said.append(
             f"compute was measured with {', '.join(measured.pooling_modes)} pooling: so is {listed(names)} priced"
         )
     return said
+
+
+def _never_together(
+    measured: MeasuredDomain, by_type: Mapping[DataType, Sequence[str]], optimizer: Optimizer
+) -> list[str]:
+    return [
+        f"{data_type.value} of {listed(names)} was not measured with {optimizer.value}, each only with others: "
+        "the cost of the two together is extrapolated"
+        for data_type, names in by_type.items()
+        if measured.only_apart(optimizer, data_type)
+    ]

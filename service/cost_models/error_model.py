@@ -13,25 +13,35 @@ from typing import Protocol
 import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
-from service.domain.ports import ErrorLaw, Floats
+from service.domain.error_law import QUANTILES, ErrorLaw
+from service.domain.ports import Floats
 from service.domain.tables import DataType, Optimizer, Table
 
-QUANTILES = 50
-"""Quantiles of a law, at (i + 1/2) / 50: the ends of a 90% interval, 5% and 95%, are two of them."""
+_TOLD_OPTIMIZERS = tuple(optimizer for optimizer in Optimizer if optimizer is not Optimizer.SGD)
 
-COMPUTE_FEATURES = (
+COMPUTE_ERROR_FEATURES = (
     "log2_cost",
     "log2_tables",
     "log2_batch",
     "log2_dim",
     "log2_pooling",
     "half_precision",
-    *(optimizer.value for optimizer in Optimizer if optimizer is not Optimizer.SGD),
+    *(optimizer.value for optimizer in _TOLD_OPTIMIZERS),
 )
-"""Columns of ``compute_features``, in order."""
+"""Columns of ``compute_error_features``, in order."""
 
-EXCHANGE_FEATURES = ("log2_forward", "log2_backward", "log2_devices", "log2_batch", "log2_share", "log2_unevenness")
-"""Columns of ``exchange_features``, in order."""
+_AMOUNTS = [COMPUTE_ERROR_FEATURES.index(name) for name in ("log2_cost", "log2_tables")]
+"""Features that novelty, which is of single tables, knows nothing of."""
+
+EXCHANGE_ERROR_FEATURES = (
+    "log2_forward",
+    "log2_backward",
+    "log2_devices",
+    "log2_batch",
+    "log2_share",
+    "log2_unevenness",
+)
+"""Columns of ``exchange_error_features``, in order."""
 
 COMPUTE_SHARED = 0.2
 """``ErrorLaw.shared`` of compute. Combinations that were measured one after the other err alike by 0.12 to 0.14 (two
@@ -83,6 +93,10 @@ class ErrorModel:
         inside = np.clip(features, self._low, self._high)
         return ErrorLaw(scales(inside, novelty, self._weights, self._novelty), self._quantiles, self._shared)
 
+    def above(self, features: Floats) -> Floats:
+        """How far features lie above the range over which the scale was fitted, 0 within it; [D, F] -> [D, F]."""
+        return np.maximum(features - self._high, 0.0)
+
 
 def scales(features: Floats, novelty: Floats, weights: Floats, by_novelty: Floats) -> Floats:
     """Scales of the errors of K costs; [D, F], [D], [K, F] and [K], not negative -> [D, K].
@@ -98,13 +112,17 @@ class ComputeErrors:
 
     def __init__(self, version: str, arrays: Arrays, novelty: _NoveltyOfTables) -> None:
         """Takes arrays, and what tells the novelty of tables; raises DamagedArtifact for other arrays."""
-        self._model = ErrorModel(version, arrays, len(COMPUTE_FEATURES), costs=3, shared=COMPUTE_SHARED)
+        self._model = ErrorModel(version, arrays, len(COMPUTE_ERROR_FEATURES), costs=3, shared=COMPUTE_SHARED)
         self._novelty = novelty
 
     def law(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
-        """As ``ComputeCostModel.errors``."""
-        novelty = device_novelty(self._novelty, held, batch_size, optimizer)
-        return self._model.law(compute_features(costs, held, batch_size, optimizer), novelty)
+        """As ``ComputeCostModel.errors``.
+
+        A device of more tables, or of more compute, than any that was measured is as much newer as that is octaves.
+        """
+        features = compute_error_features(costs, held, batch_size, optimizer)
+        beyond = self._model.above(features)[:, _AMOUNTS].max(axis=1)
+        return self._model.law(features, device_novelty(self._novelty, held, batch_size, optimizer) + beyond)
 
 
 def device_novelty(
@@ -113,14 +131,16 @@ def device_novelty(
     """Novelty of D devices: the mean over a device's tables, each counting by the bytes it moves; [D], 0 if empty."""
     tables = [table for device in held for table in device]
     owner = np.repeat(np.arange(len(held)), [len(device) for device in held])
-    moved = np.array([_moved_bytes(table, batch_size) for table in tables], dtype=np.float64)
+    moved = np.array([moved_bytes(table, batch_size) for table in tables], dtype=np.float64)
     weighted = np.bincount(owner, moved * novelty.of(tables, batch_size, optimizer), minlength=len(held))
     total = np.bincount(owner, moved, minlength=len(held))
     return np.divide(weighted, total, out=np.zeros(len(held)), where=total > 0)
 
 
-def compute_features(costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> Floats:
-    """What the error of D devices' compute depends on, ``COMPUTE_FEATURES``; [D, F].
+def compute_error_features(
+    costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer
+) -> Floats:
+    """What the error of D devices' compute depends on, ``COMPUTE_ERROR_FEATURES``; [D, F].
 
     Args:
         costs: predicted forward and backward compute; [D, 2].
@@ -128,7 +148,7 @@ def compute_features(costs: Floats, held: Sequence[Sequence[Table]], batch_size:
         batch_size: the global batch.
         optimizer: the fused optimizer.
     """
-    chosen = [float(optimizer.value == name) for name in COMPUTE_FEATURES[6:]]
+    chosen = [float(optimizer is told) for told in _TOLD_OPTIMIZERS]
     rows = [[np.log2(batch_size), *_mean_logs(tables), *chosen] for tables in held]
     sizes = [np.log2(max(len(tables), 1)) for tables in held]
     return np.column_stack([np.log2(np.maximum(costs.sum(axis=1), _SMALL)), sizes, np.array(rows, dtype=np.float64)])
@@ -145,7 +165,7 @@ def _mean_logs(tables: Sequence[Table]) -> list[float]:
     return [float(mean) for mean in np.log2(values).mean(axis=0)]
 
 
-def _moved_bytes(table: Table, batch_size: int) -> float:
+def moved_bytes(table: Table, batch_size: int) -> float:
     """Bytes of a table's rows and pooled output in a batch."""
     return float(table.lookups(batch_size)) * table.row_bytes + 4.0 * batch_size * table.output_width
 
@@ -155,7 +175,7 @@ class ExchangeErrors:
 
     def __init__(self, version: str, arrays: Arrays) -> None:
         """Takes arrays; raises DamagedArtifact for others."""
-        self._model = ErrorModel(version, arrays, len(EXCHANGE_FEATURES), costs=2, shared=EXCHANGE_SHARED)
+        self._model = ErrorModel(version, arrays, len(EXCHANGE_ERROR_FEATURES), costs=2, shared=EXCHANGE_SHARED)
 
     def law(self, costs: Floats, widths: Floats, batch_size: int, octaves_beyond: Floats) -> ErrorLaw:
         """As ``CommunicationCostModel.errors``.
@@ -166,11 +186,11 @@ class ExchangeErrors:
             batch_size: the global batch.
             octaves_beyond: how far each is from what was measured, 0 where it is not: its novelty is 1 more; [D].
         """
-        return self._model.law(exchange_features(costs, widths, batch_size), 1.0 + octaves_beyond)
+        return self._model.law(exchange_error_features(costs, widths, batch_size), 1.0 + octaves_beyond)
 
 
-def exchange_features(costs: Floats, widths: Floats, batch_size: int) -> Floats:
-    """What the error of D devices' exchanges depends on, ``EXCHANGE_FEATURES``; [D, 2] and [D] -> [D, F]."""
+def exchange_error_features(costs: Floats, widths: Floats, batch_size: int) -> Floats:
+    """What the error of D devices' exchanges depends on, ``EXCHANGE_ERROR_FEATURES``; [D, 2] and [D] -> [D, F]."""
     devices = len(widths)
     share = np.maximum(widths, 1.0) * devices / np.maximum(widths.sum(), 1.0)
     whole = np.tile(np.log2([devices, batch_size]), (devices, 1))

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
+from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.ports import Floats
 from service.domain.reuse import reuse_profile
 from service.domain.tables import Optimizer, Table
@@ -30,7 +31,8 @@ QUANTITIES = (
 MOST_LANDMARKS = 512
 
 UNSEEN = 1.0
-"""Added for an optimizer, a precision and a pooling mode that were not measured, each."""
+"""Added for an optimizer, a precision and a pooling mode that were not measured, each; and for a precision and an
+optimizer that were, but never together."""
 
 NOVELTY_SHAPES: Shapes = {
     "novelty.mean": (len(QUANTITIES),),
@@ -44,14 +46,7 @@ NOVELTY_SHAPES: Shapes = {
 class Novelty:
     """The novelty of tables, from a version's arrays."""
 
-    def __init__(
-        self,
-        version: str,
-        arrays: Arrays,
-        optimizers: Sequence[str],
-        data_types: Sequence[str],
-        pooling_modes: Sequence[str],
-    ) -> None:
+    def __init__(self, version: str, arrays: Arrays, measured: MeasuredDomain) -> None:
         """Takes arrays, and what was measured.
 
         Raises:
@@ -60,15 +55,17 @@ class Novelty:
         check_arrays(version, arrays, NOVELTY_SHAPES)
         mean, scale, landmarks, unit = (arrays[name].astype(np.float64) for name in NOVELTY_SHAPES)
         self._mean, self._scale, self._landmarks, self._unit = mean, scale, landmarks, float(unit[0])
-        self._optimizers, self._data_types, self._pooling_modes = optimizers, data_types, pooling_modes
+        self._measured = measured
 
     def of(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
         """Novelty of T tables (or slices) at a global batch size; [T], 0 for those that were measured."""
         points = (novelty_quantities(tables, batch_size) - self._mean) / self._scale
+        measured = self._measured
         unseen = [
-            (optimizer.value not in self._optimizers)
-            + (table.data_type.value not in self._data_types)
-            + (table.pooling_mode.value not in self._pooling_modes)
+            (optimizer.value not in measured.optimizers)
+            + (table.data_type.value not in measured.data_types)
+            + (table.pooling_mode.value not in measured.pooling_modes)
+            + measured.only_apart(optimizer, table.data_type)
             for table in tables
         ]
         return nearest(points, self._landmarks) / self._unit + UNSEEN * np.array(unseen, dtype=np.float64)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.domain.error_law import ErrorLaw
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
 from service.domain.tables import Optimizer, Table
 
@@ -15,49 +15,10 @@ Floats = NDArray[np.float64]
 Embeddings = NDArray[np.float32]
 
 FORWARD, BACKWARD = 0, 1
-"""Positions of the forward and backward compute cost in the last axis of ``ComputeCostModel.head``."""
+"""Positions of the forward and backward cost, of compute (``ComputeCostModel.head``) as of exchanges."""
 
 COMPUTE_TOTAL = 2
 """Position, after these two, of their sum in the law that ``ComputeCostModel.errors`` tells."""
-
-LEVEL = 0.9
-"""Probability that a measured cost is within the interval told with a predicted one."""
-
-_LARGEST_ERROR = log(1000.0)
-
-
-def probabilities(count: int) -> Floats:
-    """Probabilities spread evenly over (0, 1), (i + 1/2) / count; [count]."""
-    return (np.arange(count) + 0.5) / count
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ErrorLaw:
-    """The law of ``log(measured / predicted)`` of D devices' costs of K kinds.
-
-    Attributes:
-        scales: what the standardised law is multiplied by, for each cost; [D, K], positive.
-        quantiles: of the standardised law, at ``probabilities(Q)``; [K, Q], ascending.
-        shared: what two devices' errors of one cost have in common in one step: the correlation of their normal scores.
-    """
-
-    scales: Floats
-    quantiles: Floats
-    shared: float
-
-    def factors(self, standard: Floats, cost: int) -> Floats:
-        """Measured over predicted cost, where the standardised law takes these values; [..., D] -> [..., D].
-
-        Factors of more than 1,000 say no more than that one does.
-        """
-        return np.exp(np.clip(standard * self.scales[:, cost], -_LARGEST_ERROR, _LARGEST_ERROR))
-
-    def interval(self, costs: Floats, cost: int) -> tuple[Floats, Floats]:
-        """Ends of the interval of each device's cost, widened to hold the predicted one; [D] -> [D] and [D]."""
-        quantiles = self.quantiles[cost]
-        ends = np.interp([(1.0 - LEVEL) / 2, (1.0 + LEVEL) / 2], probabilities(len(quantiles)), quantiles)
-        low, high = (costs * self.factors(np.full(costs.shape, end), cost) for end in ends)
-        return np.minimum(low, costs), np.maximum(high, costs)
 
 
 class ComputeCostModel(Protocol):

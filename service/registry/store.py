@@ -31,8 +31,9 @@ from service.cost_models.analytic import (
 )
 from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, analytic_of
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
-from service.cost_models.compute import ComputeModel, MeasuredDomain
+from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import PROCESSORS, DataSheet, Processor
+from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.plan import content_hash
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
@@ -297,4 +298,4 @@ def _refuse_constant(name: str) -> float:
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value)
+    return tuple(tuple(part) if isinstance(part, list) else part for part in value)

@@ -1,6 +1,7 @@
 """Prometheus metrics. Every label comes from a closed set, so that no request can add series without bound."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
@@ -49,9 +50,15 @@ class Metrics:
         )
         self._novelty = Histogram(
             "shardwright_table_novelty",
-            "How far the tables of new plans are from what was measured; +Inf where nothing was.",
+            "How far the tables of new plans are from what was measured, where anything was.",
             ["hardware"],
             buckets=_NOVELTY_BUCKETS,
+            registry=registry,
+        )
+        self._unmeasured = Counter(
+            "shardwright_tables_unmeasured",
+            "Tables of new plans for hardware on which nothing was measured.",
+            ["hardware"],
             registry=registry,
         )
         self._unsaved = Counter(
@@ -100,11 +107,14 @@ class Metrics:
 
         Args:
             hardware: that cost models are loaded for, so one of few.
-            novelty: of each table.
+            novelty: of each table; infinite ones are counted by themselves, as they have no sum.
         """
-        histogram = self._novelty.labels(hardware)
+        histogram, unmeasured = self._novelty.labels(hardware), self._unmeasured.labels(hardware)
         for score in novelty:
-            histogram.observe(score)
+            if isfinite(score):
+                histogram.observe(score)
+            else:
+                unmeasured.inc()
 
     def plan_unsaved(self) -> None:
         """Counts a plan that the database could not take."""

@@ -12,15 +12,13 @@ from service.domain.measurements import ComputeMeasurement
 from service.domain.ports import Floats
 from service.domain.tables import DataType, Optimizer
 from service.training.compute_predictions import measured_costs
+from service.training.conformal import conformal_quantiles
 from service.training.intervals import with_total
 
 Weights = dict[str, NDArray[np.float32]]
 
 FOLDS = 5
 """Parts of the cross-validation that the law of the errors comes from."""
-
-PROBABILITIES = (np.arange(200) + 0.5) / 200
-"""Where the law of the errors has quantiles."""
 
 _HUBER = 0.15
 """Relative errors beyond this count as outliers of a noisy machine."""
@@ -81,20 +79,8 @@ def calibrate(analytic: AnalyticCompute, samples: Sequence[ComputeMeasurement], 
             found = _fit(part[~judged], effects[~judged], log_costs[~judged])
             held_out[judged, i] = np.exp(_log_cost(part[judged], effects[judged], *found))
     errors = np.log(with_total(measured) / with_total(held_out))
-    weights["quantiles"] = conformal_quantiles(errors).astype(np.float32)
+    weights["quantiles"] = np.array([conformal_quantiles(values) for values in errors.T], dtype=np.float32)
     return weights
-
-
-def conformal_quantiles(errors: Floats) -> Floats:
-    """Quantiles at ``PROBABILITIES`` of N errors of K costs; [N, K] -> [K, Q], ascending.
-
-    Ranks are those of split conformal prediction, which count the next error among the N (Vovk et al. 2005): the
-    upper half is rounded outwards from ``p (N + 1)`` up, the lower half down, no further than the extremes.
-    """
-    count = len(errors)
-    rank = PROBABILITIES * (count + 1)
-    rank = np.where(rank < (count + 1) / 2, np.floor(rank), np.ceil(rank))
-    return np.asarray(np.sort(errors, axis=0)[np.clip(rank, 1, count).astype(np.int64) - 1].T)
 
 
 def _sums(analytic: AnalyticCompute, samples: Sequence[ComputeMeasurement]) -> NDArray[np.float32]:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.cost_models.communication import (
-    FORWARD,
     LEAST_MS,
     MeasuredExchanges,
     exchange_features,
@@ -20,6 +19,7 @@ from service.cost_models.communication import (
 )
 from service.domain.measurements import CommunicationMeasurement, Split
 from service.domain.plan import content_hash
+from service.domain.ports import FORWARD
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -82,10 +82,14 @@ def exchange_groups(measurements: Sequence[CommunicationMeasurement]) -> list[Ex
 
 
 def measured_exchanges(measurements: Sequence[CommunicationMeasurement], least_in_part: int) -> MeasuredExchanges:
-    """What the measurements cover; a number of devices counts that has ``least_in_part`` in every part of the split."""
+    """What the train part of measurements covers, which is not empty.
+
+    A number of devices counts that has ``least_in_part`` in every part of the split.
+    """
     rows = Counter((len(m.widths), m.split) for m in measurements)
     ranks = {devices for devices, _ in rows if min(rows[devices, split] for split in Split) >= least_in_part}
     shared = {len(m.widths) for m in measurements if m.environment.get("oversubscribed") == "true"}
+    measurements = [m for m in measurements if m.split is Split.TRAIN]
     batch_sizes = [m.batch_size for m in measurements]
     skews = [max(m.start_delays_ms) - min(m.start_delays_ms) for m in measurements]
     sizes = np.concatenate([exchanged_bytes(np.array(m.widths, dtype=np.float64), m.batch_size) for m in measurements])

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from service.cost_models.compute import MeasuredDomain
 from service.cost_models.features import FEATURE_NAMES, table_features
+from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.measurements import ComputeMeasurement, combination_fingerprint
 from service.domain.plan import content_hash
 from service.domain.tables import Optimizer, Table
@@ -75,6 +75,7 @@ def measured_domain(measurements: Sequence[ComputeMeasurement]) -> MeasuredDomai
         optimizers=tuple(sorted({m.optimizer.value for m in measurements})),
         data_types=tuple(sorted({t.data_type.value for t in tables})),
         pooling_modes=tuple(sorted({t.pooling_mode.value for t in tables})),
+        pairs=tuple(sorted({(m.optimizer.value, t.data_type.value) for m in measurements for t in m.tables})),
     )
 
 

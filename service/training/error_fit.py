@@ -5,11 +5,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from service.cost_models.arrays import Arrays
-from service.cost_models.error_model import QUANTILES, scales
-from service.domain.ports import probabilities
+from service.cost_models.error_model import scales
+from service.training.conformal import conformal_quantiles
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Positions = NDArray[np.intp]
+
+FOLDS = 5
+"""Parts of the rows, each standardised by the scale of the others."""
 
 _RIDGE = 4.0
 """Squared weight of a standardised feature counts as much as this many rows whose likelihood is e times lower."""
@@ -17,41 +21,52 @@ _RIDGE = 4.0
 _CONSTANT = 1e-6
 
 
-def fit_errors(ratios: Values, used: Flags, features: Values, novelty: Values) -> Arrays:
+def fit_errors(ratios: Values, used: Flags, features: Values, novelty: Values, groups: Positions) -> Arrays:
     """Arrays of ``service.cost_models.error_model.error_shapes``.
 
-    A cost's scale is that of a Laplace law, by maximum likelihood with a ridge. Its quantiles are those of the
-    standardised ratios, each moved outwards to the order statistic that bounds one more of their kind with at least
-    that probability (Vovk, Gammerman and Shafer, Algorithmic learning in a random world, 2005). With too few rows for
-    that they are the smallest and the largest.
+    A cost's scale is that of a Laplace law, by maximum likelihood with a ridge. Its quantiles are the
+    ``conformal_quantiles`` of ratios that are each standardised by a scale fitted to the other folds: one that was
+    fitted to a ratio itself would make it look smaller than the next one (cross-conformal prediction: Vovk,
+    Cross-conformal predictors, 2015). The weights told are those of all.
 
     Args:
         ratios: ``log(measured / predicted)`` of K costs in N rows; [N, K].
-        used: which of them count, one or more of each cost; [N, K].
+        used: which of them count, ``FOLDS`` or more of each cost; [N, K].
         features: of each row; [N, F].
         novelty: of each row; [N].
+        groups: a number for each row; rows of one number are in one fold, where there are ``FOLDS`` numbers or more;
+            [N].
     """
-    costs = range(ratios.shape[1])
-    fitted = [_scale_weights(ratios[used[:, k], k], features[used[:, k]], novelty[used[:, k]]) for k in costs]
-    weights, by_novelty = np.array([w for w, _ in fitted]), np.array([n for _, n in fitted])
-    standard = ratios / scales(features, novelty, weights, by_novelty)
+    fitted = [
+        _fit_one(ratios[kept, cost], features[kept], novelty[kept], groups[kept]) for cost, kept in enumerate(used.T)
+    ]
     arrays = {
         "low": features.min(axis=0),
         "high": features.max(axis=0),
-        "weights": weights,
-        "novelty": by_novelty,
-        "quantiles": np.array([conformal_quantiles(standard[used[:, k], k]) for k in costs]),
+        "weights": np.array([weights for weights, _, _ in fitted]),
+        "novelty": np.array([by_novelty for _, by_novelty, _ in fitted]),
+        "quantiles": np.array([conformal_quantiles(standard) for _, _, standard in fitted]),
     }
     return {f"errors.{name}": array.astype(np.float32) for name, array in arrays.items()}
 
 
-def conformal_quantiles(values: Values) -> Values:
-    """Quantiles of a law of which N values were drawn, at ``probabilities(QUANTILES)``; [N] -> [QUANTILES]."""
-    ascending, count = np.sort(values), len(values)
-    at = probabilities(QUANTILES)
-    # Order statistic k bounds a new value from above with probability k / (N + 1).
-    rank = np.where(at < 0.5, np.floor(at * (count + 1)), np.ceil(at * (count + 1)))
-    return np.asarray(ascending[np.clip(rank.astype(np.int64), 1, count) - 1])
+def _fit_one(ratios: Values, features: Values, novelty: Values, groups: Positions) -> tuple[Values, float, Values]:
+    """Weights of one cost's scale, as of ``_scale_weights``, and its ratios standardised out of fold; [F], -, [N]."""
+    fold, standard = _folds(groups), np.empty(len(ratios))
+    for out in range(FOLDS):
+        rest, judged = fold != out, fold == out
+        weights, by_novelty = _scale_weights(ratios[rest], features[rest], novelty[rest])
+        found = scales(features[judged], novelty[judged], weights[None], np.array([by_novelty]))
+        standard[judged] = ratios[judged] / found[:, 0]
+    return *_scale_weights(ratios, features, novelty), standard
+
+
+def _folds(groups: Positions) -> Positions:
+    """Fold of each row, all of one group in one; [N] -> [N]."""
+    numbers, own = np.unique(groups, return_inverse=True)
+    if len(numbers) < FOLDS:
+        return np.arange(len(groups)) % FOLDS
+    return np.asarray((np.random.default_rng(0).permutation(len(numbers)) % FOLDS)[own])
 
 
 def _scale_weights(ratios: Values, features: Values, novelty: Values) -> tuple[Values, float]:

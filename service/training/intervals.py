@@ -2,18 +2,26 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.cost_models.arrays import Arrays
 from service.cost_models.communication import MeasuredExchanges, octaves_beyond
-from service.cost_models.compute import MeasuredDomain
-from service.cost_models.error_model import COMPUTE_FEATURES, compute_features, device_novelty, exchange_features
+from service.cost_models.error_model import (
+    COMPUTE_ERROR_FEATURES,
+    compute_error_features,
+    device_novelty,
+    exchange_error_features,
+    moved_bytes,
+)
+from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.novelty import Novelty
+from service.domain.error_law import ErrorLaw
 from service.domain.measurements import ComputeMeasurement
-from service.domain.ports import CommunicationCostModel, ComputeCostModel, ErrorLaw
-from service.domain.tables import Optimizer, Table
+from service.domain.ports import CommunicationCostModel, ComputeCostModel
+from service.domain.tables import DataType, Optimizer, Table
 from service.training.communication_dataset import Exchanges
 from service.training.compute_predictions import measured_costs
 from service.training.error_fit import fit_errors
@@ -39,14 +47,15 @@ def fit_compute_intervals(
         known: what was measured.
     """
     arrays = dict(fit_novelty(train, held_out))
-    novelty = Novelty("new", arrays, known.optimizers, known.data_types, known.pooling_modes)
+    novelty = Novelty("new", arrays, known)
     told, found = with_total(predicted), with_total(measured_costs(held_out))
-    features, novelties = np.empty((len(held_out), len(COMPUTE_FEATURES))), np.empty(len(held_out))
+    features, novelties = np.empty((len(held_out), len(COMPUTE_ERROR_FEATURES))), np.empty(len(held_out))
     for rows, held, batch_size, optimizer in _by_batch_and_optimizer(held_out):
-        features[rows] = compute_features(predicted[rows], held, batch_size, optimizer)
+        features[rows] = compute_error_features(predicted[rows], held, batch_size, optimizer)
         novelties[rows] = device_novelty(novelty, held, batch_size, optimizer)
     ratios = np.log(found / told)
-    return arrays | dict(fit_errors(ratios, np.ones(ratios.shape, dtype=np.bool_), features, novelties))
+    used = np.ones(ratios.shape, dtype=np.bool_)
+    return arrays | dict(fit_errors(ratios, used, features, novelties, _by_heaviest_table(held_out)))
 
 
 def fit_exchange_intervals(held_out: Sequence[tuple[Exchanges, Values]], known: MeasuredExchanges) -> Arrays:
@@ -57,14 +66,21 @@ def fit_exchange_intervals(held_out: Sequence[tuple[Exchanges, Values]], known: 
         known: what was measured.
     """
     each = [
-        (costs, told, timed, exchange_features(told, widths, batch_size), octaves_beyond(known, widths, batch_size))
+        (
+            costs,
+            told,
+            timed,
+            exchange_error_features(told, widths, batch_size),
+            octaves_beyond(known, widths, batch_size),
+        )
         for group, prices in held_out
         for costs, told, timed, widths, batch_size in zip(
             group.costs, prices, group.timed, group.widths, _batch_sizes(group), strict=True
         )
     ]
     costs, told, timed, features, beyond = (np.concatenate(values) for values in zip(*each, strict=True))
-    return fit_errors(np.log(costs / told), timed, features, 1.0 + beyond)
+    exchange = np.repeat(np.arange(len(each)), [len(rows[0]) for rows in each])
+    return fit_errors(np.log(costs / told), timed, features, 1.0 + beyond, exchange)
 
 
 def compute_covered(
@@ -115,3 +131,15 @@ def _by_batch_and_optimizer(
         groups[row.batch_size, row.optimizer].append(position)
     for (batch_size, optimizer), positions in groups.items():
         yield np.array(positions), [rows[i].tables for i in positions], batch_size, optimizer
+
+
+def _by_heaviest_table(rows: Sequence[ComputeMeasurement]) -> Positions:
+    """A number for each row, the same where the table that moves the most bytes is, at any width and precision; [N].
+
+    All rows that share some table hang together: they are most of the campaign. What a combination costs, and so its
+    error, is mostly its heaviest table's.
+    """
+    numbers: dict[Table, int] = {}
+    heaviest = [max(row.tables, key=lambda table: moved_bytes(table, row.batch_size)) for row in rows]
+    keys = [replace(table.nameless().sliced(0), data_type=DataType.FP32) for table in heaviest]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
+from service.domain.error_law import LEVEL
 from service.training.metrics import can_be_ranked, metrics
 
 Values = NDArray[np.float64]
@@ -14,6 +16,11 @@ Flags = NDArray[np.bool_]
 
 LEAST_ROWS = 10
 """Fewer rows are counted and not judged: one outlier among them would rule."""
+
+LEAST_FOR_COVERAGE = 400
+"""Fewer rows do not tell whether nine in ten are covered: chance alone moves their share by more than 3%."""
+
+_CHANCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,9 @@ class Quality:
         bias: mean error relative to what was measured; below 0 where predictions are too low.
         tau: Kendall's rank correlation; None too where the rows cannot be ranked.
         coverage: share of the rows whose 90% interval holds what was measured, as a fraction.
+        coverage_off: whether that share is outside what chance makes of 90% in 95% of cases, were the rows independent;
+            None too where they are fewer than ``LEAST_FOR_COVERAGE``. Rows that share tables or an exchange are not,
+            so a slice may be off that is sound.
     """
 
     rows: int
@@ -37,10 +47,11 @@ class Quality:
     bias: float | None = None
     tau: float | None = None
     coverage: float | None = None
+    coverage_off: bool | None = None
 
     def as_dict(self) -> dict[str, float | None]:
-        """Rounded numbers, by name."""
-        return {name: value if value is None else round(value, 5) for name, value in asdict(self).items()}
+        """Rounded numbers and flags, by name."""
+        return {name: round(value, 5) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,4 +126,11 @@ def quality(predicted: Values, measured: Values, covered: Flags) -> Quality:
         bias=float((predicted / measured - 1.0).mean()),
         tau=found.tau if can_be_ranked(predicted, measured) else None,
         coverage=float(covered.mean()),
+        coverage_off=_is_off(covered) if len(covered) >= LEAST_FOR_COVERAGE else None,
     )
+
+
+def _is_off(covered: Flags) -> bool:
+    """Whether more or fewer are covered than the limits of a binomial law with probability ``LEVEL`` allow."""
+    least, most = binom.interval(_CHANCE, len(covered), LEVEL)
+    return bool(not least <= covered.sum() <= most)

@@ -59,7 +59,7 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
         max_cost_interval_ms=plan.max_cost_interval_ms,
         models=models.versions,
         assumptions=(
-            *assumptions_of(problem, models, plan, novelty_of(problem, models)),
+            *assumptions_of(problem, models, plan, novelty_of(problem, models, plan.shards)),
             *_overfull(plan.devices),
         ),
     )

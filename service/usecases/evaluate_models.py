@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from service.cost_models.calibrated import CALIBRATED
 from service.cost_models.communication import CommunicationModel
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Kind, Split, comparable
@@ -15,7 +16,16 @@ from service.training.judged_rows import judged_combinations, judged_exchanges
 from service.training.sittings import Sitting, without_factors
 from service.training.slices import Judged
 
-_USES = {Split.TRAIN: "was trained on this part", Split.VALIDATION: "chose its epoch on this part"}
+_TRAINED = "was trained on this part: its errors on new input are larger"
+_COMPUTE_USES = {
+    Split.TRAIN: _TRAINED,
+    Split.VALIDATION: "fitted its intervals to this part: those of new input may hold less often",
+}
+_CALIBRATION_USES = {Split.TRAIN: _TRAINED}
+_COMMUNICATION_USES = {
+    Split.TRAIN: "was trained on this part, and fitted its intervals to it: its errors on new input are larger",
+    Split.VALIDATION: "chose its epoch on this part: its errors on new input are larger",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +50,7 @@ class Evaluation:
 def evaluate_compute_version(
     model: ComputeCostModel, manifest: Mapping[str, Any], stored: Sequence[ComputeMeasurement], part: Split
 ) -> Evaluation:
-    """Judges a compute version as training does: by its optimizer's rows of the newest device and bench.
+    """Judges a compute version as training does: by the rows of the newest device and bench, of its optimizers.
 
     The sittings' factors, as the version's manifest has them, are taken out.
 
@@ -53,15 +63,17 @@ def evaluate_compute_version(
     Raises:
         TooFewMeasurements: the part has none.
     """
-    optimizers = manifest["measured"]["optimizers"]
-    known = [row for row in stored if row.optimizer.value in optimizers]
-    sound = comparable(known)
+    sound = comparable(stored)
     rows = [row for row in sound if row.split is not None]
-    held_out = _in_part(model.version, rows, part)
-    others = Counter(row.optimizer.value for row in stored if row.optimizer.value not in optimizers)
+    optimizers = manifest["measured"]["optimizers"]
+    held_out = _in_part(model.version, [row for row in rows if row.optimizer.value in optimizers], part)
+    others = Counter(row.optimizer.value for row in rows if row.split is part) - Counter(
+        row.optimizer.value for row in held_out
+    )
+    uses = _CALIBRATION_USES if manifest.get("kind") == CALIBRATED else _COMPUTE_USES
     warnings = [
-        *_warnings(manifest, data_fingerprint(rows), part),
-        *_left_out(known, sound),
+        *_warnings(manifest, data_fingerprint(rows), uses.get(part)),
+        *_left_out(stored, sound),
         *_mixed(len(sound) - len(rows)),
         *(f"{count} combinations with {name} are left out: {model.version} has none" for name, count in others.items()),
     ]
@@ -86,7 +98,10 @@ def evaluate_communication_version(
     """
     rows = comparable(stored)
     held_out = _in_part(model.version, rows, part)
-    warnings = [*_warnings(manifest, exchanges_fingerprint(rows), part), *_left_out(stored, rows)]
+    warnings = [
+        *_warnings(manifest, exchanges_fingerprint(rows), _COMMUNICATION_USES.get(part)),
+        *_left_out(stored, rows),
+    ]
     return Evaluation(model.version, part, len(held_out), judged_exchanges(model, held_out), tuple(warnings))
 
 
@@ -100,10 +115,11 @@ def _in_part(version: str, rows: Sequence[Kind], part: Split) -> list[Kind]:
     return found
 
 
-def _warnings(manifest: Mapping[str, Any], fingerprint: str, part: Split) -> list[str]:
+def _warnings(manifest: Mapping[str, Any], fingerprint: str, use: str | None) -> list[str]:
+    """What stands in the way of trusting a version's numbers; ``use`` is what it did with the part."""
     version, said = manifest["version"], []
-    if part in _USES:
-        said.append(f"{version} {_USES[part]}: its errors on new input are larger")
+    if use:
+        said.append(f"{version} {use}")
     if fingerprint != manifest["data"]["fingerprint"]:
         said.append(
             f"{version} was trained on other measurements than these (fingerprint {manifest['data']['fingerprint']}, "

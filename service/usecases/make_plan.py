@@ -43,7 +43,7 @@ class PlanResult:
         max_cost_interval_ms: its 90% interval.
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, one sentence each.
-        novelty: how far each of the problem's tables is from what was measured; T entries.
+        novelty: how far each of the problem's tables, as it is cut, is from what was measured; T entries.
     """
 
     status: PlanStatus
@@ -73,7 +73,7 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
     check_total_memory(problem, deadline)
     found = _placed(problem, models, search, seed, deadline)
     plan = priced(found.workspace, found.placement)
-    novelty = novelty_of(problem, models)
+    novelty = novelty_of(problem, models, plan.shards)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
         status=PlanStatus.CUT_SHORT if found.cut_short else PlanStatus.COMPLETE,
@@ -108,10 +108,16 @@ def _placed(problem: Problem, models: CostModels, search: Search, seed: int, dea
     return search(workspace, seed, deadline)
 
 
-def novelty_of(problem: Problem, models: CostModels) -> tuple[float, ...]:
-    """How far each of the problem's tables is from what was measured; T entries."""
-    novelty = models.compute.novelty(problem.tables, problem.global_batch_size, problem.optimizer)
-    return tuple(novelty.tolist())
+def novelty_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> tuple[float, ...]:
+    """How far each of the problem's tables is from what was measured: the farthest of its shards; T entries."""
+    tables = {table.name: table for table in problem.tables}
+    placed = sorted({(shard.table, shard.width) for shard in shards})
+    slices = [tables[name].sliced(width) for name, width in placed]
+    scores = models.compute.novelty(slices, problem.global_batch_size, problem.optimizer).tolist()
+    farthest: dict[str, float] = {}
+    for (name, _), score in zip(placed, scores, strict=True):
+        farthest[name] = max(score, farthest.get(name, 0.0))
+    return tuple(farthest[name] for name in tables)
 
 
 def assumptions_of(problem: Problem, models: CostModels, plan: Priced, novelty: Sequence[float]) -> list[str]:

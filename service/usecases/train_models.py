@@ -23,8 +23,7 @@ from service.training.communication_dataset import exchange_groups, exchanges_fi
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
-from service.training.compute_evaluation import evaluate_compute, predict
-from service.training.compute_predictions import metrics_on
+from service.training.compute_predictions import metrics_on, predicted_costs
 from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.cross_fitting import held_out_exchanges
 from service.training.intervals import fit_compute_intervals, fit_exchange_intervals
@@ -41,6 +40,10 @@ LEAST_CALIBRATION = 30
 
 LEAST_IN_PART = 5
 """Fewest of them in each part of the split."""
+
+LEAST_FOR_INTERVALS = 39
+"""Fewest held-out rows that intervals are fitted to: 19 is where 5% and 95% ends exist at all, as the smallest and the
+largest; with 39 one of either side may be an outlier."""
 
 LEAST_COMMUNICATION = 100
 """Fewest exchanges to train on."""
@@ -80,21 +83,20 @@ def train_compute_version(
     out. Trains on the train part, fits intervals on the validation part, and reports on the frozen test part.
 
     Raises:
-        TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part.
+        TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part, or than
+            ``LEAST_FOR_INTERVALS`` in the validation part.
     """
     stored = measurements.compute(hardware)
     rows = [row for row in comparable(stored) if row.split is not None]
-    parts = _parts(hardware, rows, LEAST_COMPUTE, "combinations")
+    parts = _parts(hardware, rows, LEAST_COMPUTE, Split.VALIDATION, "combinations")
     times = sittings(rows, config)
     parts = {split: without_factors(part, times) for split, part in parts.items()}
     weights = train_compute(measurements_dataset(parts[Split.TRAIN]), config, report)
-    measured = measured_domain(rows)
+    measured = measured_domain(parts[Split.TRAIN])
     model = ComputeModel(f"{hardware}/compute/new", weights, FEATURES_VERSION, measured)
     validation, test = parts[Split.VALIDATION], parts[Split.TEST]
-    arrays = fit_compute_intervals(
-        predict(model, measurements_dataset(validation)), parts[Split.TRAIN], validation, measured
-    )
-    found = evaluate_compute(model, measurements_dataset(test))
+    arrays = fit_compute_intervals(predicted_costs(model, validation), parts[Split.TRAIN], validation, measured)
+    found = metrics_on(model, test)
     coverage = _coverage(judged_combinations(model.with_errors(arrays), test))
     facts = {
         **_provenance(rows, now),
@@ -134,8 +136,8 @@ def calibrate_compute_version(
 
     Raises:
         UnknownHardware: there is no data sheet of it.
-        TooFewMeasurements: the train part has fewer than ``LEAST_CALIBRATION`` or ``samples``, or the test part fewer
-            than ``LEAST_IN_PART``.
+        TooFewMeasurements: ``samples`` is, or the train part has, fewer than ``LEAST_CALIBRATION``; it has fewer than
+            ``samples``; or the test part fewer than ``LEAST_IN_PART``.
     """
     processor = processors.get(hardware)
     if processor is None:
@@ -144,6 +146,11 @@ def calibrate_compute_version(
             f"there is no data sheet of hardware {hardware!r} to start from, only of {', '.join(known)}: train without "
             "--from-analytic",
             known=known,
+        )
+    if samples is not None and samples < LEAST_CALIBRATION:
+        raise TooFewMeasurements(
+            f"--samples {samples} is too few to correct an analytic model by, {LEAST_CALIBRATION} are needed: give "
+            "more, or leave --samples out to use all of the train part"
         )
     stored = measurements.compute(hardware)
     rows = [row for row in comparable(stored) if row.split is not None]
@@ -187,16 +194,16 @@ def train_communication_version(
     """Trains the communication model of a hardware, for all numbers of devices, and writes the next version.
 
     Takes the measurements of the newest device and bench alone. Trains on the train part, chooses the epoch on the
-    validation part and reports on the frozen test part; intervals are fitted to both of the former, see
-    ``service.training.cross_fitting``.
+    validation part and reports on the frozen test part; intervals are fitted to the train part, as models see it that
+    were not trained on it (``service.training.cross_fitting``).
 
     Raises:
-        TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_IN_PART`` in a part of any
-            number of devices.
+        TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_FOR_INTERVALS`` in the train
+            part, or than ``LEAST_IN_PART`` in a part of any number of devices.
     """
     stored = measurements.communication(hardware)
     rows = comparable(stored)
-    parts = _parts(hardware, rows, LEAST_COMMUNICATION, "exchanges")
+    parts = _parts(hardware, rows, LEAST_COMMUNICATION, Split.TRAIN, "exchanges")
     measured = measured_exchanges(rows, LEAST_IN_PART)
     if not measured.ranks:
         raise TooFewMeasurements(
@@ -205,7 +212,7 @@ def train_communication_version(
     groups = {split: exchange_groups(part) for split, part in parts.items()}
     weights = train_communication(groups[Split.TRAIN], groups[Split.VALIDATION], config, report)
     model = CommunicationModel(f"{hardware}/communication/new", weights, measured)
-    held_out = held_out_exchanges(model, parts[Split.TRAIN], parts[Split.VALIDATION], measured, config)
+    held_out = held_out_exchanges(parts[Split.TRAIN], groups[Split.VALIDATION], measured, config)
     arrays = fit_exchange_intervals(held_out, measured)
     found = evaluate_communication(model, groups[Split.TEST])
     coverage = _coverage(judged_exchanges(model.with_errors(arrays), parts[Split.TEST]))
@@ -220,15 +227,21 @@ def train_communication_version(
     return TrainedVersion(version, _counts(parts), found, coverage)
 
 
-def _parts(hardware: str, rows: Sequence[Kind], least: int, what: str) -> dict[Split, list[Kind]]:
+def _parts(
+    hardware: str, rows: Sequence[Kind], least: int, intervals_from: Split, what: str
+) -> dict[Split, list[Kind]]:
+    """Rows of each part, enough to train on and, in the part that intervals come from, for those."""
     parts: dict[Split, list[Kind]] = {split: [] for split in Split}
     for row in rows:
         if row.split is not None:
             parts[row.split].append(row)
-    if len(rows) < least or min(map(len, parts.values())) < LEAST_IN_PART:
+    fewest = {split: LEAST_FOR_INTERVALS if split is intervals_from else LEAST_IN_PART for split in Split}
+    if len(rows) < least or any(len(part) < fewest[split] for split, part in parts.items()):
+        stored = ", ".join(f"{len(part)} {split.value}" for split, part in parts.items())
+        needed = ", ".join(f"{count} {split.value}" for split, count in fewest.items())
         raise TooFewMeasurements(
-            f"{len(rows)} {what} of {hardware} by the newest device and bench are stored, {least} with "
-            f"{LEAST_IN_PART} in every part are needed: {_REMEDY}"
+            f"{len(rows)} {what} of {hardware} by the newest device and bench are stored ({stored}), {least} are "
+            f"needed with {needed}, for intervals come from the {intervals_from.value} part: {_REMEDY}"
         )
     return parts
 

@@ -38,6 +38,20 @@ def test_every_reference_leads_somewhere_and_every_error_is_a_problem() -> None:
                     assert list(response["content"]) == ["application/problem+json"]
 
 
+def test_intervals_may_be_missing_from_stored_plans_alone() -> None:
+    schemas = yaml.safe_load(openapi_yaml())["components"]["schemas"]
+    names = {"PlanAnswer": "max_cost_interval_ms", "DeviceAnswer": "cost_interval_ms",
+             "EstimateAnswer": "max_cost_interval_ms", "EstimatedDeviceAnswer": "cost_interval_ms"}  # fmt: skip
+    assert {answer: name in schemas[answer]["required"] for answer, name in names.items()} == {
+        "PlanAnswer": False, "DeviceAnswer": False, "EstimateAnswer": True, "EstimatedDeviceAnswer": True,
+    }  # fmt: skip
+    for answer, name in names.items():
+        field = schemas[answer]["properties"][name]
+        assert "anyOf" not in field
+        assert ("stored" in field["description"]) is not answer.startswith("Estimate")
+    assert schemas["EstimateAnswer"]["properties"]["devices"]["items"]["$ref"].endswith("/EstimatedDeviceAnswer")
+
+
 def _references(node: Any) -> list[str]:
     if isinstance(node, dict):
         own = [node["$ref"]] if "$ref" in node else []

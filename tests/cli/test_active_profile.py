@@ -43,17 +43,17 @@ def models(tmp_path: Path) -> ModelStore:
     """A store with a version of each kind."""
     store = ModelStore(str(tmp_path / "models"))
     store.write(HARDWARE, "communication", exchange_weights(), COMMUNICATION_FACTS)
-    train_compute_version(HARDWARE, Memory(rows(150), []), store, ComputeTraining(epochs=3), NOW)
+    train_compute_version(HARDWARE, Memory(rows(300), []), store, ComputeTraining(epochs=3), NOW)
     return store
 
 
 def test_the_newest_version_chooses_until_enough_was_measured(models: ModelStore) -> None:
-    choosers = Choosers(models, HARDWARE, Memory(rows(160), []), 10)
+    choosers = Choosers(models, HARDWARE, Memory(rows(310), []), 10)
     first = choosers(0)
     assert first.name.startswith(f"{HARDWARE}/compute/1, ")
     assert choosers(9) is first
     retrained = choosers(10)
-    trained_on = sum(row.split is Split.TRAIN for row in rows(160))
+    trained_on = sum(row.split is Split.TRAIN for row in rows(310))
     assert retrained.name.startswith(f"trained anew on {trained_on} combinations, ")
     assert retrained.models.compute is not first.models.compute
     assert retrained.models.communication is first.models.communication
@@ -64,7 +64,7 @@ def test_the_newest_version_chooses_until_enough_was_measured(models: ModelStore
 def test_no_training_in_between_where_none_is_wanted_or_possible(
     models: ModelStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    never = Choosers(models, HARDWARE, Memory(rows(160), []), 0)
+    never = Choosers(models, HARDWARE, Memory(rows(310), []), 0)
     assert never(1_000) is never(0)
     too_few = Choosers(models, HARDWARE, Memory(rows(5), []), 10)
     assert too_few(10) is too_few(0)
@@ -79,7 +79,7 @@ def test_without_trained_versions_the_remedy_is_named(tmp_path: Path, capsys: py
         said = capsys.readouterr().err
         assert f"no {kind} version of {hardware} was trained" in said
         assert f"`shardwright train {kind} --hardware {hardware}`" in said
-    train_compute_version(HARDWARE, Memory(rows(150), []), store, ComputeTraining(epochs=1), NOW)
+    train_compute_version(HARDWARE, Memory(rows(300), []), store, ComputeTraining(epochs=1), NOW)
     with pytest.raises(SystemExit):
         Choosers(store, HARDWARE, Memory([], []), 0)
     assert "`shardwright train communication --hardware cpu-test`" in capsys.readouterr().err

@@ -7,12 +7,15 @@ import numpy as np
 from service.cost_models.arrays import Arrays
 from service.cost_models.communication import FEATURE_NAMES as EXCHANGE_FEATURES
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
-from service.cost_models.compute import NOT_NEGATIVE, ComputeModel, MeasuredDomain
-from service.cost_models.error_model import QUANTILES
+from service.cost_models.compute import NOT_NEGATIVE, ComputeModel
 from service.cost_models.features import FEATURES_VERSION, GROWING, WIDTH_NAMES, WORK
+from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.novelty import QUANTITIES
+from service.domain.error_law import QUANTILES
 
-MEASURED = MeasuredDomain((2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",), ("sum",))
+MEASURED = MeasuredDomain(
+    (2048, 65536), (4, 128), (100, 12_000_000), (0.0, 190.0), ("sgd",), ("fp32",), ("sum",), (("sgd", "fp32"),)
+)
 FACTS = {"hardware": "cpu-x", "features_version": FEATURES_VERSION, "measured": asdict(MEASURED)}
 EXCHANGES = MeasuredExchanges((2, 4, 8), (8,), (2048, 65536), (1_000, 100_000_000), (0.0, 200.0))
 COMMUNICATION_FACTS = {"hardware": "cpu-x", "measured": asdict(EXCHANGES)}

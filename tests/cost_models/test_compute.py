@@ -166,6 +166,22 @@ def test_what_was_not_measured_is_priced_as_what_is_nearest() -> None:
     assert any("bf16 of t is priced as fp16" in sentence for sentence in said)
 
 
+def test_a_pair_that_was_not_measured_together_is_said_by_name() -> None:
+    apart = replace(
+        MEASURED,
+        optimizers=("sgd", "adam"),
+        data_types=("fp32", "fp16"),
+        pairs=(("sgd", "fp32"), ("sgd", "fp16"), ("adam", "fp32")),
+    )
+    model = ComputeModel("v", weights(), FEATURES_VERSION, apart).with_errors(weights())
+    whole, half = Table("w", 1000, 64, 1.0), Table("h", 1000, 64, 1.0, data_type=DataType.FP16)
+    (said,) = [said for said in model.assumptions([whole, half], 8192, Optimizer.ADAM) if "together" in said]
+    assert said.startswith("fp16 of h was not measured with adam")
+    assert not any("together" in said for said in model.assumptions([whole, half], 8192, Optimizer.SGD))
+    known, new = (model.novelty([half], 8192, optimizer)[0] for optimizer in (Optimizer.SGD, Optimizer.ADAM))
+    assert new == pytest.approx(known + 1.0)
+
+
 def test_what_was_assumed_is_said_by_name() -> None:
     histogram = ReuseHistogram(8192, (1.0,) + (0.0,) * 16)
     tables = [

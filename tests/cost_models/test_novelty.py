@@ -7,10 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.novelty import QUANTITIES, UNSEEN, Novelty, nearest, novelty_quantities
 from service.domain.tables import DataType, Optimizer, PoolingMode, Table
 
 TABLE = Table("t", 1_000_000, 64, 4.0)
+MEASURED = MeasuredDomain(
+    batch_sizes=(8192, 8192),
+    dims=(64, 64),
+    rows=(1_000_000, 1_000_000),
+    pooling_factors=(4.0, 4.0),
+    optimizers=("adagrad", "sgd"),
+    data_types=("bf16", "fp32"),
+    pooling_modes=("sum",),
+    pairs=(("adagrad", "fp32"), ("sgd", "bf16"), ("sgd", "fp32")),
+)
 
 
 def around(table: Table, batch_size: int = 8192) -> Novelty:
@@ -22,7 +33,7 @@ def around(table: Table, batch_size: int = 8192) -> Novelty:
         "novelty.unit": np.ones(1),
     }
     singles = {name: array.astype(np.float32) for name, array in arrays.items()}
-    return Novelty("v", singles, ["sgd"], ["fp32"], ["sum"])
+    return Novelty("v", singles, MEASURED)
 
 
 def test_what_was_measured_is_not_new_whatever_its_name() -> None:
@@ -37,6 +48,13 @@ def test_each_thing_that_was_not_measured_adds_a_step() -> None:
     half = around(TABLE).of([replace(TABLE, data_type=DataType.FP16)], 8192, Optimizer.SGD)
     # Rows of half the bytes are an octave away.
     assert half == pytest.approx([UNSEEN + 1.0], abs=1e-3)
+
+
+def test_a_precision_and_an_optimizer_that_were_never_measured_together_are_new() -> None:
+    tables = [TABLE, replace(TABLE, data_type=DataType.BF16)]
+    # Rows of half the bytes are an octave away.
+    assert around(TABLE).of(tables, 8192, Optimizer.SGD) == pytest.approx([0.0, 1.0], abs=1e-3)
+    assert around(TABLE).of(tables, 8192, Optimizer.ADAGRAD) == pytest.approx([0.0, 1.0 + UNSEEN], abs=1e-3)
 
 
 @given(st.integers(0, 8), st.integers(0, 8))

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.domain.ports import ErrorLaw, Floats, probabilities
+from service.domain.error_law import QUANTILES, ErrorLaw, probabilities
+from service.domain.ports import Floats
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.campaign import Combination
 from service.profiling.uncertainty import most_uncertain, spread_out, uncertainties
@@ -24,7 +25,7 @@ class Unsure(FakeCompute):
         self.scale = scale
 
     def errors(self, *_: object) -> ErrorLaw:
-        return ErrorLaw(np.array([[9.0, 9.0, self.scale]]), np.tile(probabilities(100) - 0.5, (3, 1)), 0.2)
+        return ErrorLaw(np.array([[9.0, 9.0, self.scale]]), np.tile(probabilities(QUANTILES) - 0.5, (3, 1)), 0.2)
 
 
 def test_the_width_is_that_of_the_total() -> None:

@@ -2,7 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.registry.store import ModelStore, Version
 from service.usecases.make_plan import PlanStatus, make_plan
-from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, exchange_weights, weights
+from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, MEASURED, exchange_weights, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -159,6 +159,17 @@ def test_a_version_of_another_release_is_refused_with_the_remedy(store: ModelSto
         store.cost_models("cpu-x")
 
 
+def test_a_version_that_does_not_tell_what_was_measured_together_is_of_another_release(store: ModelStore) -> None:
+    measured = {name: value for name, value in asdict(MEASURED).items() if name != "pairs"}
+    store.write("cpu-x", "compute", weights(), FACTS | {"measured": measured})
+    with pytest.raises(
+        DamagedArtifact, match=r"cpu-x/compute/2: .*pairs.*`shardwright train compute --hardware cpu-x`"
+    ):
+        store.cost_models("cpu-x")
+    store.write("cpu-x", "compute", weights(), FACTS)
+    assert isinstance(store.cost_models("cpu-x").compute, ComputeModel)
+
+
 @pytest.mark.parametrize("kind", ["compute", "communication"])
 def test_a_version_that_tells_no_errors_is_of_another_release(store: ModelStore, kind: str) -> None:
     arrays = weights() if kind == "compute" else exchange_weights()
@@ -234,10 +245,10 @@ def test_weights_of_the_wrong_shape_or_features_are_refused(tmp_path: Path) -> N
     wrong = {**weights(), "head.1.bias": np.zeros(3, dtype=np.float32)}
     with pytest.raises(DamagedArtifact, match=r"head\.1\.bias"):
         store.compute_model(store.write("cpu-x", "compute", wrong, FACTS))
-    with pytest.raises(DamagedArtifact, match="features version 99"):
+    with pytest.raises(DamagedArtifact, match=r"features version 99.*`shardwright train compute --hardware cpu-x`"):
         store.compute_model(store.write("cpu-x", "compute", weights(), FACTS | {"features_version": 99}))
     broken = {**weights(), "table.0.bias": np.full(16, np.nan, dtype=np.float32)}
-    with pytest.raises(DamagedArtifact, match="not finite"):
+    with pytest.raises(DamagedArtifact, match="not finite: restore the version or train a new one"):
         store.compute_model(store.write("cpu-x", "compute", broken, FACTS))
 
 

@@ -10,8 +10,8 @@ from service.settings import Settings
 from service.storage.measurement_files import read_measurements
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint
 from service.training.communication_evaluation import PARTS, evaluate_communication
-from service.training.compute_dataset import data_fingerprint, measurements_dataset
-from service.training.compute_evaluation import evaluate_compute
+from service.training.compute_dataset import data_fingerprint
+from service.training.compute_predictions import metrics_on
 from service.training.sittings import Sitting, without_factors
 
 HARDWARE = "cpu-fbgemm"
@@ -28,7 +28,7 @@ def test_the_shipped_compute_model_meets_its_bar_on_the_frozen_held_out_part() -
     held_out = without_factors(held_out, [Sitting.from_dict(sitting) for sitting in manifest["sittings"]])
     model = store.compute_model(version)
     assert isinstance(model, ComputeModel)
-    found = evaluate_compute(model, measurements_dataset(held_out))["total"]
+    found = metrics_on(model, held_out)["total"]
     assert found.mape == pytest.approx(manifest["metrics"]["total"]["mape"], abs=1e-4)
     assert found.mape <= 0.12
     assert found.tau >= 0.92

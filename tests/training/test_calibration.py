@@ -13,7 +13,7 @@ from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD
 from service.domain.tables import DataType, Optimizer, Table
 from service.registry.store import ModelStore, Version
-from service.training.calibration import FOLDS, PROBABILITIES, calibrate, conformal_quantiles
+from service.training.calibration import calibrate
 from service.training.compute_dataset import measured_domain
 from service.training.compute_predictions import measured_costs, metrics_on, predicted_costs
 from service.training.intervals import with_total
@@ -52,6 +52,15 @@ def test_a_pair_that_was_not_measured_has_what_its_optimizer_and_its_precision_h
 
     found = model_of([row for row in TRAIN if of(row) != left_out])
     assert metrics_on(found, [row for row in ROWS if of(row) == left_out])["total"].mape < 0.25
+
+
+def test_a_pair_that_was_not_measured_is_new() -> None:
+    left_out = (Optimizer.ADAGRAD, DataType.FP16)
+    found = model_of([row for row in TRAIN if (row.optimizer, row.tables[0].data_type) != left_out])
+    row = next(row for row in TRAIN if (row.optimizer, row.tables[0].data_type) == left_out)
+    table = min(row.tables, key=lambda table: abs(table.embedding_dim - 64))
+    assert found.novelty([table], row.batch_size, Optimizer.ADAGRAD).tolist() == [OUTSIDE]
+    assert found.novelty([table], row.batch_size, Optimizer.SGD).tolist() == [INSIDE]
 
 
 def test_outliers_do_not_rule() -> None:
@@ -100,18 +109,6 @@ def test_what_lies_outside_the_measurements_is_new_and_less_sure(model: Calibrat
     assert wide.name in outside
     assert "not like what was measured" in outside
     assert not any("not like" in said for said in model.assumptions(known.tables, known.batch_size, known.optimizer))
-
-
-def test_quantiles_count_the_next_error_among_those_seen() -> None:
-    errors = np.arange(1.0, 20.0)[:, None] * [1.0, -1.0]
-    first, turned = conformal_quantiles(errors)
-    at = {round(float(p), 4): q for p, q in zip(PROBABILITIES, first, strict=True)}
-    # Of 19 errors the next lies below the largest with probability 19 / 20.
-    assert (at[0.9475], at[0.9525], at[0.0525], at[0.0475]) == (19.0, 19.0, 1.0, 1.0)
-    assert at[0.8475] == 17.0
-    assert np.array_equal(turned, -first[::-1])
-    assert (np.diff(first) >= 0).all()
-    assert len(conformal_quantiles(errors[:FOLDS])[0]) == len(PROBABILITIES)
 
 
 def test_a_calibrated_version_is_loaded_as_it_was_written(tmp_path: Path, model: CalibratedCompute) -> None:
@@ -163,6 +160,15 @@ def test_too_few_measurements_are_refused_with_a_remedy(
     with pytest.raises(TooFewMeasurements, match=r"to calibrate with.*shardwright profile"):
         calibrate_compute_version("cpu-fbgemm", Memory(rows, []), store, NOW, samples)
     assert store.latest("cpu-fbgemm", "compute") is None
+
+
+def test_fewer_samples_than_a_calibration_needs_are_refused_by_name(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    with pytest.raises(TooFewMeasurements, match=r"--samples 29 is too few .*, 30 are needed: .* leave --samples out"):
+        calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW, samples=29)
+    assert store.latest("cpu-fbgemm", "compute") is None
+    calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW, samples=30)
+    assert store.latest("cpu-fbgemm", "compute") is not None
 
 
 def test_hardware_without_a_data_sheet_cannot_be_calibrated(tmp_path: Path) -> None:

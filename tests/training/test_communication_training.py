@@ -21,6 +21,7 @@ from service.training.communication_trainer import (
     Weights,
     train_communication,
 )
+from service.training.cross_fitting import FOLDS, held_out_exchanges
 from service.usecases.train_models import train_communication_version
 from tests.training.memory_store import Memory
 
@@ -58,7 +59,7 @@ def exchanges(count: int, ranks: tuple[int, ...] = (2, 4, 8)) -> list[Communicat
     return found
 
 
-COVERED = measured_exchanges(exchanges(3), least_in_part=0)
+COVERED = measured_exchanges(exchanges(30), least_in_part=0)
 
 
 def trained(rows: list[CommunicationMeasurement], config: CommunicationTraining = QUICK) -> Weights:
@@ -80,8 +81,9 @@ def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None
         "rows": found.rows,
         "left_out": 0,
     }
-    sizes = [exchanged_bytes(np.array(row.widths), row.batch_size) for row in rows]
-    skews = [max(row.start_delays_ms) - min(row.start_delays_ms) for row in rows]
+    train = [row for row in rows if row.split is Split.TRAIN]
+    sizes = [exchanged_bytes(np.array(row.widths), row.batch_size) for row in train]
+    skews = [max(row.start_delays_ms) - min(row.start_delays_ms) for row in train]
     assert manifest["measured"] == {
         "ranks": [2, 4, 8],
         "oversubscribed": [8],
@@ -140,6 +142,13 @@ def test_too_few_exchanges_are_refused_with_a_remedy(tmp_path: Path) -> None:
     assert store.latest("cpu-x", "communication") is None
 
 
+def test_intervals_are_not_fitted_to_a_few_exchanges(tmp_path: Path) -> None:
+    rows = exchanges(800)
+    train, others = ([row for row in rows if (row.split is Split.TRAIN) is wanted] for wanted in (True, False))
+    with pytest.raises(TooFewMeasurements, match=r"38 train.*39 train.*shardwright profile"):
+        train_communication_version("cpu-x", Memory([], train[:38] + others), ModelStore(str(tmp_path)), SHORT, NOW)
+
+
 def test_numbers_of_devices_with_too_few_exchanges_count_as_not_measured(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     few = [replace(row, campaign="few") for row in exchanges(8, ranks=(8,))]
@@ -149,6 +158,24 @@ def test_numbers_of_devices_with_too_few_exchanges_count_as_not_measured(tmp_pat
     assert manifest["measured"]["oversubscribed"] == []
     with pytest.raises(TooFewMeasurements, match="no number of devices has 5 exchanges"):
         train_communication_version("cpu-x", Memory([], exchanges(200, ranks=tuple(range(2, 42)))), store, SHORT, NOW)
+
+
+def test_what_intervals_are_fitted_to_neither_trained_a_model_nor_chose_its_epoch() -> None:
+    rows = exchanges(200)
+    parts = {split: [row for row in rows if row.split is split] for split in Split}
+    validation = exchange_groups(parts[Split.VALIDATION])
+    found = held_out_exchanges(parts[Split.TRAIN], validation, COVERED, SHORT)
+    assert sum(len(group) for group, _ in found) == len(parts[Split.TRAIN])
+    # However those of the first fold turn out, it changes nothing of what is predicted for them.
+    spoilt = [
+        replace(row, backward_ms=tuple(9 * ms for ms in row.backward_ms)) if i % FOLDS == 0 else row
+        for i, row in enumerate(parts[Split.TRAIN])
+    ]
+    again = held_out_exchanges(spoilt, validation, COVERED, SHORT)
+    same = [np.array_equal(one, other) for (_, one), (_, other) in zip(found, again, strict=True)]
+    first = len(exchange_groups(spoilt[::FOLDS]))
+    assert all(same[:first])
+    assert not any(same[first:])
 
 
 def test_only_the_comparable_is_trained_on(tmp_path: Path) -> None:

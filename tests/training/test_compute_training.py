@@ -12,15 +12,16 @@ from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import DamagedArtifact, TooFewMeasurements
 from service.domain.measurements import ComputeMeasurement, Split, table_part
-from service.domain.tables import Optimizer, Table
+from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore, Version
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
-from service.training.compute_evaluation import evaluate_compute, predict
+from service.training.compute_evaluation import predict
+from service.training.compute_predictions import metrics_on
 from service.training.compute_trainer import ComputeTraining, train_compute, train_network
 from service.training.metrics import metrics
 from service.usecases.evaluate_models import evaluate_compute_version
-from service.usecases.train_models import train_compute_version
+from service.usecases.train_models import LEAST_FOR_INTERVALS, train_compute_version
 from tests.training.memory_store import Memory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -75,8 +76,8 @@ def test_the_reported_metrics_are_those_of_the_frozen_test_part(tmp_path: Path) 
     trained = train_compute_version("cpu-x", Memory(rows, []), store, ComputeTraining(epochs=5), NOW)
     model = store.compute_model(Version("cpu-x", "compute", 1))
     assert isinstance(model, ComputeModel)
-    test = measurements_dataset([m for m in rows if m.split is Split.TEST])
-    assert evaluate_compute(model, test)["total"] == pytest.approx(trained.metrics["total"])
+    test = [m for m in rows if m.split is Split.TEST]
+    assert metrics_on(model, test)["total"] == pytest.approx(trained.metrics["total"])
     assert trained.rows["test"] == len(test) > 10
 
 
@@ -142,6 +143,33 @@ def test_too_few_measurements_are_refused_with_a_remedy(tmp_path: Path) -> None:
     assert store.latest("cpu-x", "compute") is None
 
 
+def test_intervals_are_not_fitted_to_a_few_rows(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    rows = synthetic(400)
+    others, held_out = ([m for m in rows if (m.split is Split.VALIDATION) is held] for held in (False, True))
+    few, enough = (Memory(others + held_out[:count], []) for count in (LEAST_FOR_INTERVALS - 1, LEAST_FOR_INTERVALS))
+    with pytest.raises(TooFewMeasurements, match=r"38 validation.*39 validation.*shardwright profile"):
+        train_compute_version("cpu-x", few, store, ComputeTraining(epochs=2), NOW)
+    assert store.latest("cpu-x", "compute") is None
+    train_compute_version("cpu-x", enough, store, ComputeTraining(epochs=2), NOW)
+    assert str(store.latest("cpu-x", "compute")) == "cpu-x/compute/1"
+
+
+def test_what_was_measured_is_what_was_trained_on(tmp_path: Path) -> None:
+    rows = [
+        replace(m, tables=tuple(replace(t, data_type=DataType.FP16) for t in m.tables), batch_size=10 * m.batch_size)
+        if m.split is not Split.TRAIN
+        else m
+        for m in synthetic(400)
+    ]
+    store = ModelStore(str(tmp_path))
+    train_compute_version("cpu-x", Memory(rows, []), store, ComputeTraining(epochs=2), NOW)
+    measured = store.read(Version("cpu-x", "compute", 1))[0]["measured"]
+    assert measured["data_types"] == ["fp32"]
+    assert measured["batch_sizes"] == [2048, 8192]
+    assert measured["pairs"] == [["sgd", "fp32"]]
+
+
 def test_one_model_tells_optimizers_apart(tmp_path: Path) -> None:
     rows = synthetic(300)
     slower = [replace(m, optimizer=Optimizer.ADAGRAD, backward_ms=4 * m.backward_ms) for m in rows]
@@ -154,7 +182,7 @@ def test_one_model_tells_optimizers_apart(tmp_path: Path) -> None:
 
 
 def test_benches_are_not_mixed(tmp_path: Path) -> None:
-    rows = synthetic(200)
+    rows = synthetic(320)
     newer = [replace(m, environment={**m.environment, "bench": "2"}) for m in rows]
     older = [replace(m, campaign="older", forward_ms=99.0) for m in rows]
     store = ModelStore(str(tmp_path))
@@ -162,8 +190,8 @@ def test_benches_are_not_mixed(tmp_path: Path) -> None:
     manifest, _ = store.read(Version("cpu-x", "compute", 1))
     assert manifest["data"]["fingerprint"] == data_fingerprint(newer)
     assert manifest["data"]["rows"] == trained.rows
-    assert sum(trained.rows.values()) == 200
-    assert manifest["data"]["left_out"] == 200
+    assert sum(trained.rows.values()) == 320
+    assert manifest["data"]["left_out"] == 320
 
 
 def test_a_feature_that_never_varied_does_not_explode_in_service() -> None:

@@ -27,6 +27,17 @@ def test_few_rows_are_counted_alone_and_rows_that_cannot_be_ranked_have_no_tau()
     assert (found.mape, found.bias) == pytest.approx((0.2, 0.2))
 
 
+def test_a_coverage_that_chance_does_not_explain_is_marked() -> None:
+    def marked(rows: int, covered: int) -> bool | None:
+        ones = np.ones(rows)
+        return quality(ones, ones, np.arange(rows) < covered).coverage_off
+
+    # Of 400 rows a binomial law has 348 to 371 covered in 95% of cases.
+    assert [marked(400, covered) for covered in (346, 349, 360, 371, 373)] == [True, False, False, False, True]
+    assert marked(399, 300) is None
+    assert quality(PREDICTED, MEASURED, COVERED).as_dict()["coverage_off"] is None
+
+
 def test_a_slice_starts_at_its_edge_and_names_are_slices_of_their_own() -> None:
     found = Attribute(np.array([1, 2, 3, 4, 90]), (2.0, 4.0)).slices()
     assert {called: rows.tolist() for called, rows in found.items()} == {

@@ -10,6 +10,7 @@ import pytest
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split
 from service.domain.tables import DataType, Optimizer, Table
+from service.training.communication_dataset import exchanges_fingerprint
 from service.training.compute_dataset import data_fingerprint
 from service.training.judged_rows import judged_combinations, judged_exchanges
 from service.training.sittings import Sitting
@@ -95,7 +96,8 @@ def test_a_version_is_judged_by_the_held_out_rows_of_its_kind_with_sittings_fact
 def test_what_is_left_out_or_may_mislead_is_said() -> None:
     rows = [combination(index) for index in range(60)]
     new = [replace(row, environment={"bench": "2"}) for row in rows]
-    adagrad = [replace(row, optimizer=Optimizer.ADAGRAD, environment={"bench": "3"}) for row in rows[:7]]
+    adagrad = [replace(row, optimizer=Optimizer.ADAGRAD, environment={"bench": "2"}) for row in rows]
+    in_part = sum(row.split is Split.TRAIN for row in rows)
     found = evaluate_compute_version(
         small_model(), manifest(rows[1:], factor=None), [*rows, *new, *adagrad], Split.TRAIN
     )
@@ -103,8 +105,39 @@ def test_what_is_left_out_or_may_mislead_is_said() -> None:
     assert "cpu-x/compute/1 was trained on this part" in trained
     assert "trained on other measurements than these" in data
     assert older.startswith("60 measurements of an older bench")
-    assert optimizer.startswith("7 combinations with adagrad")
+    assert optimizer.startswith(f"{in_part} combinations with adagrad")
     assert "how fast the machine was in each sitting" in sitting
+
+
+def test_rows_of_other_optimizers_are_among_those_that_a_version_was_trained_from() -> None:
+    # All were there when the version was trained, and the newest bench was of one that it has not.
+    rows = [combination(index, optimizer=[Optimizer.SGD, Optimizer.ADAGRAD][index % 2]) for index in range(80)]
+    found = evaluate_compute_version(small_model(), manifest(rows), rows, Split.TEST)
+    assert found.rows == sum(row.split is Split.TEST and row.optimizer is Optimizer.SGD for row in rows)
+    assert not any("other measurements" in said for said in found.warnings)
+    newer = [*rows, combination(99, optimizer=Optimizer.ADAGRAD, environment={"bench": "2"})]
+    with pytest.raises(TooFewMeasurements, match="no measurements in the test part"):
+        evaluate_compute_version(small_model(), manifest(rows), newer, Split.TEST)
+
+
+def test_what_a_version_did_with_the_part_is_said() -> None:
+    rows = [combination(index) for index in range(60)]
+    fitted = manifest(rows)
+    (said,) = evaluate_compute_version(small_model(), fitted, rows, Split.VALIDATION).warnings
+    assert "fitted its intervals to this part" in said
+    calibrated = fitted | {"kind": "calibrated"}
+    assert evaluate_compute_version(small_model(), calibrated, rows, Split.VALIDATION).warnings == ()
+    (said,) = evaluate_compute_version(small_model(), calibrated, rows, Split.TRAIN).warnings
+    assert "was trained on this part" in said
+    exchanged = [exchange(index, (64, 64 + index)) for index in range(60)]
+    facts = {"version": "cpu-x/communication/1", "data": {"fingerprint": exchanges_fingerprint(exchanged)}}
+    uses = [
+        evaluate_communication_version(small_communication(), facts, exchanged, part).warnings
+        for part in (Split.TRAIN, Split.VALIDATION, Split.TEST)
+    ]
+    assert "fitted its intervals to it" in uses[0][0]
+    assert "chose its epoch on this part" in uses[1][0]
+    assert uses[2] == ()
 
 
 def test_nothing_to_judge_on_is_refused_with_a_remedy() -> None:

@@ -3,9 +3,11 @@
 import itertools
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,6 +127,24 @@ def test_tables_unlike_the_measured_ones_are_named_worst_first() -> None:
     assert "over 1: t2 (3.0), t1 (1.1);" in said
     assert said in estimate(problem, fake_models(), plan.shards).assumptions
     assert novelty_assumptions(tables, (inf, 1.0, 0.2)) == []
+
+
+class _WideIsNew(FakeCompute):
+    def novelty(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
+        return np.array([table.embedding_dim / 32 for table in tables])
+
+
+def test_tables_are_as_new_as_the_newest_of_the_slices_that_are_priced() -> None:
+    models = CostModels(_WideIsNew(), FakeCommunication())
+    whole = make_plan(_problem(2), models, Algorithm.DIM_GREEDY, 0, Deadline())
+    assert whole.novelty == (2.0, 2.0)
+    cut = make_plan(_problem(2, max_shard_dim=16), models, Algorithm.DIM_GREEDY, 0, Deadline())
+    assert {shard.width for shard in cut.shards} == {16}
+    assert cut.novelty == (0.5, 0.5)
+    assert not any("novelty" in said for said in cut.assumptions)
+    uneven = [Shard("t0", 0, 48, 0), Shard("t0", 48, 64, 1), Shard("t1", 0, 64, 2)]
+    (said,) = [said for said in estimate(_problem(2), models, uneven).assumptions if "novelty" in said]
+    assert "t1 (2.0), t0 (1.5);" in said
 
 
 def test_a_plan_by_memory_alone_says_so() -> None:
