@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from service.cost_models.compute import EMBEDDING_LIMIT, FUSION_LIMIT, LOG_FLOOR, LOG_SCALE
-from service.cost_models.features import GROWING, WIDTH, WIDTH_NAMES, WORK
+from service.cost_models.features import FREE_NAMES, GROWING, WIDTH, WIDTH_NAMES, WORK
+from service.domain.tables import DataType, Optimizer
 from service.training.compute_dataset import ComputeDataset
 
 Weights = dict[str, NDArray[np.float32]]
@@ -21,6 +22,8 @@ _SPREAD = 0.5
 _FIRST_PART = -2.0
 _FIRST_EMBEDDING = -1.3
 _FACTOR_OFF = -50.0
+_OPTIMIZERS = {optimizer.value for optimizer in Optimizer}
+_PRECISIONS = {data_type.value for data_type in DataType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class ComputeNetwork(nn.Module):
     feature_mean: Tensor
     feature_scale: Tensor
     varies: Tensor
+    sees: Tensor
+    joins: Tensor
 
     def __init__(self, config: ComputeTraining, train: ComputeDataset) -> None:
         super().__init__()
@@ -78,6 +83,15 @@ class ComputeNetwork(nn.Module):
                 _raw(costs, config.head_hidden, _shared_out(config.head_hidden), _SPREAD),
             ]
         )
+        # Half of the embedding sees the precision, half the optimizer: gathering rows and updating them add up, so
+        # that a pair which was never measured together is priced by what was measured of each.
+        half = torch.arange(config.table_hidden) % 2
+        by_optimizer = torch.tensor([name in _OPTIMIZERS for name in FREE_NAMES])
+        by_precision = torch.tensor([name in _PRECISIONS for name in FREE_NAMES])
+        hidden_from = torch.where(half[:, None] == 0, by_optimizer, by_precision)
+        self.register_buffer("sees", (~hidden_from).float())
+        part = (torch.arange(config.embedding) % 2).repeat_interleave(len(WIDTH_NAMES))
+        self.register_buffer("joins", (part[:, None] == half).float())
         if not config.monotone:
             self.growing = nn.ParameterList(nn.Parameter(nn.functional.softplus(raw.detach())) for raw in self.growing)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(len(weights))) for weights in self.growing)
@@ -93,9 +107,9 @@ class ComputeNetwork(nn.Module):
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings of T rows of features; [T, F] -> [T, H]."""
         x = (features[:, WORK] - self.feature_mean) / self.feature_scale * self.varies
-        first = x[:, GROWING] @ self.not_negative(self.growing[0]).T + x[:, GROWING.stop :] @ self.free.T
+        first = x[:, GROWING] @ self.not_negative(self.growing[0]).T + x[:, GROWING.stop :] @ (self.free * self.sees).T
         hidden = _activation(first + self.biases[0])
-        log_parts = hidden @ self.not_negative(self.growing[1]).T + self.biases[1]
+        log_parts = hidden @ (self.not_negative(self.growing[1]) * self.joins).T + self.biases[1]
         parts = log_parts.clamp(-EMBEDDING_LIMIT, EMBEDDING_LIMIT).exp()
         embeddings: Tensor = (parts.view(len(features), -1, len(WIDTH_NAMES)) * features[:, None, WIDTH]).sum(dim=2)
         return embeddings
@@ -128,9 +142,9 @@ class ComputeNetwork(nn.Module):
             "feature_mean": self.feature_mean,
             "feature_scale": self.feature_scale,
             "table.0.growing": growing[0] * self.varies[GROWING],
-            "table.0.free": self.free * self.varies[GROWING.stop :],
+            "table.0.free": self.free * self.sees * self.varies[GROWING.stop :],
             "table.0.bias": self.biases[0],
-            "table.1.growing": growing[1],
+            "table.1.growing": growing[1] * self.joins,
             "table.1.bias": self.biases[1],
             "constant": self.constant.exp(),
             "additive": nn.functional.softplus(self.additive) * self.scale.exp()[:, None],
@@ -170,7 +184,8 @@ def train_network(
     network.start_from(features, members[tried], log_costs[tried])
     optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
     steps = config.epochs * -(-len(train) // config.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.learning_rate, max(steps, 2), pct_start=0.2)
+    # In a run of few steps the schedule's rise has none, which it divides by.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.learning_rate, max(steps, 10), pct_start=0.2)
     for epoch in range(config.epochs):
         for batch in torch.split(torch.randperm(len(train)), config.batch_size):
             used, local = _compact(members[batch], len(features) - 1)
