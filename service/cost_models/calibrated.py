@@ -2,8 +2,9 @@
 
 Each term of the analytic price (see ``FORWARD_TERMS`` and ``BACKWARD_TERMS``) has a positive coefficient; without
 measurements it would be 1. Coefficients differ by kind, a pair of optimizer and precision, because the operator has
-another kernel for each; those of a device are the geometric mean over its lookups and bags. A cost stays a sum of
-work that costs something, so prices move with tables as the analytic ones do, far from what was measured too.
+another kernel for each; those of a device are the geometric mean over its lookups and bags. No term gets smaller with
+more work, so more work of one kind never costs less, and prices move with tables as the analytic ones do, far from
+what was measured too.
 """
 
 from collections.abc import Mapping, Sequence

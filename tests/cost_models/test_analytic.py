@@ -163,6 +163,13 @@ def test_more_work_of_any_kind_never_costs_less(work: Embeddings, more: Embeddin
     assert (H100.head(both) >= H100.head(work) * (1 - 1e-9)).all()
 
 
+@given(work=sums(), more=sums())
+def test_no_part_of_a_price_gets_smaller_with_more_work(work: Embeddings, more: Embeddings) -> None:
+    both = (work.astype(np.float64) + more).astype(np.float32)
+    for less, greater in zip(CPU.terms(work), CPU.terms(both), strict=True):
+        assert (greater >= less * (1 - 1e-6) - 1e-9 * less.sum()).all()
+
+
 @settings(deadline=None)
 @given(table=tables(), others=st.lists(tables(), max_size=3), wider=st.integers(1, 40))
 def test_wider_and_additional_tables_never_cost_less(table: Table, others: list[Table], wider: int) -> None:
