@@ -174,8 +174,8 @@ def _measure_actively(
     from service.profiling.active import ActiveCampaign
     from service.registry.store import ModelStore
 
-    choosers = Choosers(ModelStore(model_store), settings.hardware, store, retrain_every)
     campaign = ActiveCampaign(pool, settings)
+    choosers = Choosers(ModelStore(model_store), settings, campaign.name, store, retrain_every)
     bench = _bench(settings)
     with progress_bar() as bar:
         report = _report(bar, f"combinations of {campaign.name}", samples)

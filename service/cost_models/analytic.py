@@ -136,7 +136,7 @@ class AnalyticCompute:
         return _assumed_law(len(costs), kinds=3)
 
     def _again(self, first: Floats, again: Floats) -> tuple[Floats, Floats]:
-        """Bytes of reads again: what misses cost more than hits, and all at the cache's speed; two [..., K] -> two [...].
+        """Bytes of reads again: what misses cost more, and all at the cache's speed; two [..., K] -> two [...].
 
         The last columns are what is read most often, and the cache keeps that: what is left of its size after them
         is left to the columns before. More bytes in any column make neither part smaller, so that more work costs

@@ -83,7 +83,10 @@ def other(split: str) -> str:
     ("edit", "said"),
     [
         (lambda content: content.update(format=9), "format 9"),
-        (lambda content: content.update(format=1), "format 1 is not 3.*the file of this release.*`shardwright db export`"),
+        (
+            lambda content: content.update(format=1),
+            "format 1 is not 3.*the file of this release.*`shardwright db export`",
+        ),
         (lambda content: content["communication"][0].pop("forward_wait_ms"), "forward_wait_ms"),
         (lambda content: content["compute"][0].update(split=other(content["compute"][0]["split"])), "part"),
         (lambda content: content["communication"][0].update(split=other(exchange(0).split.value)), "e 0 is in part"),
