@@ -59,7 +59,6 @@ _NORMAL = NormalDist()
 _PROBABILITIES = 200
 _NORMAL_QUANTILES = np.array([_NORMAL.inv_cdf((i + 0.5) / _PROBABILITIES) for i in range(_PROBABILITIES)])
 _ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
-_ASSUMED_SHARED = 0.9
 _TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
 
 
@@ -241,12 +240,9 @@ def _assumed_intervals(what: str) -> str:
 
 
 def _assumed_law(devices: int, kinds: int) -> ErrorLaw:
-    """A normal law of the logarithm that has nine tenths within the assumed factor.
-
-    The devices are of one kind: a figure that is wrong is wrong for all of them.
-    """
+    """A normal law of the logarithm that has nine tenths within the assumed factor."""
     quantiles = np.tile(_NORMAL_QUANTILES, (kinds, 1))
-    return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, _ASSUMED_SHARED)
+    return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, ASSUMED.error_shared)
 
 
 def _quantities(table: Table, batch_size: int, optimizer: Optimizer, sector_bytes: int) -> Floats:

@@ -121,7 +121,8 @@ def calibrate_compute_version(
     """Corrects the analytic compute model of a hardware by measurements of it and writes the next version.
 
     Takes the measurements of the newest device and bench alone, of all optimizers and precisions together; those of
-    the train part, and reports on the frozen test part.
+    the train part, and reports on the frozen test part. How fast the machine was in each sitting is taken out, where
+    there are rows enough to tell.
 
     Args:
         hardware: what they are of.
@@ -155,6 +156,8 @@ def calibrate_compute_version(
             f"{len(test)} in the test part, {wanted} to calibrate with and {LEAST_IN_PART} to judge it on are needed: "
             f"{_REMEDY}"
         )
+    times = sittings(rows, ComputeTraining(seed=seed))
+    train, test = (without_factors(part, times) for part in (train, test))
     drawn = np.random.default_rng(seed).permutation(len(train))[: samples or len(train)]
     chosen = [train[i] for i in sorted(drawn)]
     analytic = AnalyticCompute(f"{hardware}/compute/new", processor)
@@ -171,6 +174,7 @@ def calibrate_compute_version(
         "measured": asdict(calibration.measured),
         "samples": {"count": len(chosen), "seed": seed, "fingerprint": data_fingerprint(chosen)},
         "data": {"fingerprint": data_fingerprint(rows), "rows": counts, "left_out": len(stored) - len(rows)},
+        "sittings": [sitting.as_dict() for sitting in times],
         "metrics": _told(found, coverage),
     }
     return TrainedVersion(str(models.write(hardware, "compute", weights, facts)), counts, found, coverage)

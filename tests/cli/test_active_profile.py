@@ -120,10 +120,20 @@ def test_without_trained_versions_the_remedy_is_named(tmp_path: Path, capsys: py
         assert f"`shardwright train {kind} --hardware {settings.hardware}`" in said
 
 
-def test_exchanges_are_not_chosen() -> None:
-    result = CliRunner().invoke(app, ["profile", "--active", "--kind", "communication"])
-    assert result.exit_code == 1
-    assert "--active: chooses combinations, no exchanges" in result.output
+@pytest.mark.parametrize(
+    "options", [["--kind", "communication"], ["--ranks", "2"], ["--exchanges", "10"]], ids=lambda given: given[0]
+)
+def test_exchanges_are_not_chosen(options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["profile", "--active", *options])
+    assert result.exit_code == 2
+    assert options[0] in result.stderr
+    assert "combinations, no exchanges" in result.stderr
+
+
+def test_training_in_between_is_of_an_active_campaign() -> None:
+    result = CliRunner().invoke(app, ["profile", "--retrain-every", "100"])
+    assert result.exit_code == 2
+    assert "--retrain-every" in result.stderr
 
 
 def test_an_active_campaign_is_measured_from_the_command_line_and_goes_on(
