@@ -1,6 +1,5 @@
 """The models that choose what an active campaign measures next."""
 
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +13,7 @@ from service.profiling.active import Chooser
 from service.profiling.campaign import CampaignSettings
 from service.registry.store import COMMUNICATION, COMPUTE, ModelStore, Version
 from service.training.compute_trainer import ComputeTraining
-from service.usecases.train_models import train_compute_version
+from service.usecases.train_models import fit_compute
 
 LEAST_S = 240.0
 """Seconds that must be left to train anew: a training takes one or two minutes, and a round that uses it as long."""
@@ -69,24 +68,17 @@ class Choosers:
         return self._current
 
     def _retrain(self) -> None:
-        stored = len(self._measurements.compute(self._hardware))
-        typer.echo(f"the compute model is trained anew, {stored} combinations are stored", err=True)
-        with tempfile.TemporaryDirectory() as folder:
-            scratch = ModelStore(folder, {})
-            try:
-                trained = train_compute_version(
-                    self._hardware, self._measurements, scratch, ComputeTraining(), datetime.now(UTC)
-                )
-            except TooFewMeasurements as error:
-                typer.echo(f"shardwright: the models go on choosing as they are: {error.detail}", err=True)
-                return
-            version = Version.parse(trained.version)
-            manifest, _ = scratch.read(version)
-            compute = scratch.compute_model(version)
-        digest = str(manifest["weights_sha256"])
-        models = CostModels(compute, self._current.models.communication, digest)
-        name = f"trained anew on {trained.rows['train']} combinations, {digest[:12]}"
-        self._current = Chooser(models, name, _learnt(manifest))
+        stored = self._measurements.compute(self._hardware)
+        typer.echo(f"the compute model is trained anew, {len(stored)} combinations are stored", err=True)
+        try:
+            fitted = fit_compute(self._hardware, stored, ComputeTraining(), datetime.now(UTC))
+        except TooFewMeasurements as error:
+            typer.echo(f"shardwright: the models go on choosing as they are: {error.detail}", err=True)
+            return
+        fingerprint = fitted.facts["data"]["fingerprint"]
+        models = CostModels(fitted.model, self._current.models.communication, fingerprint)
+        name = f"trained anew on {fitted.rows['train']} combinations, {fingerprint[:12]}"
+        self._current = Chooser(models, name, _learnt(fitted.facts))
 
 
 def _learnt(manifest: Mapping[str, Any]) -> dict[str, int]:

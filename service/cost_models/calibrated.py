@@ -55,9 +55,9 @@ INSIDE, OUTSIDE = 0.5, 2.0
 """Novelty of tables inside and outside the ranges that were measured: so few measurements tell no finer distance."""
 
 SHARED = 0.25
-"""``ErrorLaw.shared`` of these errors. Held-out combinations of one optimizer, precision and batch size, as devices of a
-plan are, err alike by 0.25 for versions made from 30 samples, 0.14 from 50, 0.06 from 200 and 0.04 from 800 (the thread
-of ``cpu-fbgemm``, means of six draws). That of the fewest is taken."""
+"""``ErrorLaw.shared`` of these errors. Held-out combinations of one optimizer, precision and batch size, as the devices
+of a plan are, err alike by 0.25 for versions made from 30 samples, 0.14 from 50, 0.06 from 200 and 0.04 from 800 (the
+thread of ``cpu-fbgemm``, means of six draws). That of the fewest is taken."""
 
 _OUTSIDE_SCALE = 2.0
 
