@@ -21,7 +21,7 @@ from benchmarks.own_rows import HARDWARE, OwnRows, measurement_option, own_rows
 from service.cost_models.compute import ComputeModel
 from service.domain.measurements import ComputeMeasurement
 from service.domain.ports import Floats
-from service.profiling.campaign import Combination
+from service.profiling.combinations import Combination
 from service.profiling.uncertainty import most_uncertain
 from service.training.compute_trainer import ComputeTraining
 from service.usecases.train_models import fit_compute

@@ -24,7 +24,8 @@ from service.cost_models.compute import ComputeModel
 from service.domain.measurements import ComputeMeasurement, Split, table_part
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels, MeasurementStore
 from service.domain.tables import Table
-from service.profiling.campaign import CampaignSettings, Combination, MeasuringRun, random_combination
+from service.profiling.campaign import CampaignSettings, MeasuringRun
+from service.profiling.combinations import Combination, random_combination
 from service.profiling.compute_bench import (
     BenchSettings,
     ComputeBench,
@@ -108,7 +109,8 @@ def combinations(
         sources[PLANNED_BY[way]] = planned_devices(tasks, test, settings, CostModels(compute, communication), count)
     planned = max(map(len, sources.values()))
     rng = np.random.default_rng([settings.seed, 4])
-    drawn = [random_combination(rng, test, settings) for _ in range(planned)]
+    kinds = (settings.optimizers, settings.data_types, settings.memory_bytes)
+    drawn = [random_combination(rng, test, *kinds) for _ in range(planned)]
     sources[DRAWN] = [combination for combination in drawn if combination.tables]
     turns = [(name, found[i]) for i in range(planned) for name, found in sources.items() if i < len(found)]
     blocks = [turns[first : first + _TURN] for first in range(0, len(turns), _TURN)]

@@ -11,14 +11,8 @@ from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Split, ta
 from service.domain.plan import content_hash
 from service.domain.ports import CostModels, MeasurementStore
 from service.domain.tables import DataType, Table
-from service.profiling.campaign import (
-    CampaignSettings,
-    Combination,
-    MeasuringRun,
-    Progress,
-    campaign_content,
-    random_combination,
-)
+from service.profiling.campaign import CampaignSettings, MeasuringRun, Progress, campaign_content
+from service.profiling.combinations import Combination, random_combination
 from service.profiling.compute_bench import ComputeBench
 from service.profiling.planned import planned_devices
 from service.profiling.uncertainty import most_uncertain
@@ -83,7 +77,9 @@ class ActiveCampaign:
         rng = np.random.default_rng([self.settings.seed, first, 2])
         planned = planned_devices(rng, self._pool, self.settings, chooser.models, round(PLANNED_SHARE * count))
         wanted = count - len(planned)
-        drawn = [random_combination(rng, self._pool, self.settings) for _ in range(CANDIDATES * wanted)]
+        settings = self.settings
+        kinds = (settings.optimizers, settings.data_types, settings.memory_bytes)
+        drawn = [random_combination(rng, self._pool, *kinds) for _ in range(CANDIDATES * wanted)]
         candidates = [combination for combination in drawn if combination.tables]
         uncertain = most_uncertain(chooser.models.compute, candidates, wanted, [*before, *planned], rng)
         both = [*planned, *(candidates[i] for i in uncertain)]

@@ -15,7 +15,8 @@ from service.cost_models.compute import ComputeModel
 from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Split, table_part
 from service.domain.ports import Embeddings, Floats
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.campaign import CampaignSettings, Combination
+from service.profiling.campaign import CampaignSettings
+from service.profiling.combinations import Combination
 from service.profiling.compute_bench import BenchSettings, ComputeBench
 from service.profiling.pools import generated_pool
 from tests.fakes import FakeCompute, fake_models

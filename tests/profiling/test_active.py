@@ -13,14 +13,8 @@ from service.domain.errors import MeasurementRefused
 from service.domain.measurements import CHOSEN_BY, Split, table_part
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.active import ActiveCampaign, Chooser
-from service.profiling.campaign import (
-    MAX_TABLES,
-    MOST_WORK_BYTES,
-    CampaignSettings,
-    Combination,
-    Progress,
-    work_bytes,
-)
+from service.profiling.campaign import CampaignSettings, Progress
+from service.profiling.combinations import MAX_TABLES, MOST_WORK_BYTES, Combination, work_bytes
 from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
 from service.profiling.planned import DEVICES, planned_devices
 from service.profiling.pools import generated_pool
