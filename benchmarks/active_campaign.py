@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,55 +17,17 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.held_rows import trained
+from benchmarks.own_rows import HARDWARE, OwnRows, measurement_option, own_rows
 from service.cost_models.compute import ComputeModel
-from service.domain.measurements import ComputeMeasurement, Split, comparable
+from service.domain.measurements import ComputeMeasurement
 from service.domain.ports import Floats
-from service.profiling.campaign import Combination
+from service.profiling.combinations import Combination
 from service.profiling.uncertainty import most_uncertain
-from service.registry.store import ModelStore
-from service.storage.measurement_files import read_measurements
 from service.training.compute_trainer import ComputeTraining
-from service.training.sittings import sittings, without_factors
-
-HARDWARE = "cpu-fbgemm"
-ACTIVE = "-active-"
-"""Part of the name of a campaign that is not random."""
+from service.usecases.train_models import fit_compute
 
 RANDOM, UNCERTAIN = "random", "uncertain"
 _FILE = "active-campaign"
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of one hardware and device; each part is all of one part of the split.
-
-    Attributes:
-        candidates: train rows of random campaigns, by time.
-        chosen: train rows of active campaigns, by time.
-        held_out: validation and test rows of random campaigns.
-    """
-
-    candidates: list[ComputeMeasurement]
-    chosen: list[ComputeMeasurement]
-    held_out: list[ComputeMeasurement]
-
-    @classmethod
-    def read(cls, path: str, config: ComputeTraining) -> "Rows":
-        """From a file of ``shardwright db export``.
-
-        How fast the machine was in each sitting is told from all rows together and taken out, for all trainings alike:
-        told anew from what each training was given, it would differ with the choice.
-        """
-        rows = comparable([row for row in read_measurements(path)[0] if row.split])
-        rows = sorted(without_factors(rows, sittings(rows, config)), key=lambda row: row.measured_at)
-        random, chosen = ([row for row in rows if (ACTIVE in row.campaign) == active] for active in (False, True))
-        once = [replace(row, measured_at=rows[-1].measured_at) for row in random]
-        return cls(
-            [row for row in once if row.split is Split.TRAIN],
-            [replace(row, measured_at=rows[-1].measured_at) for row in chosen],
-            [row for row in once if row.split is not Split.TRAIN],
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +47,7 @@ class Curves:
         return np.asarray(self.errors[way].mean(axis=0))
 
 
-def replay(rows: Rows, sizes: Sequence[int], seeds: int, epochs: int) -> Curves:
+def replay(rows: OwnRows, sizes: Sequence[int], seeds: int, epochs: int) -> Curves:
     """Trains both ways at every size, for every seed of the order, the choice and the training."""
     found: dict[str, list[list[float]]] = {RANDOM: [], UNCERTAIN: []}
     for seed in range(seeds):
@@ -94,11 +56,11 @@ def replay(rows: Rows, sizes: Sequence[int], seeds: int, epochs: int) -> Curves:
     return Curves(list(sizes), {way: np.array(errors) for way, errors in found.items()})
 
 
-def _errors(rows: Rows, sizes: Sequence[int], config: ComputeTraining, way: str) -> Iterator[float]:
+def _errors(rows: OwnRows, sizes: Sequence[int], config: ComputeTraining, way: str) -> Iterator[float]:
     """The held-out error at every size."""
     rng = np.random.default_rng(config.seed)
-    order = rng.permutation(len(rows.candidates))
-    left = [rows.candidates[i] for i in order]
+    order = rng.permutation(len(rows.random))
+    left = [rows.random[i] for i in order]
     taken: list[ComputeMeasurement] = []
     model: ComputeModel | None = None
     for size in sizes:
@@ -111,8 +73,8 @@ def _errors(rows: Rows, sizes: Sequence[int], config: ComputeTraining, way: str)
         chosen = set(places)
         taken += [left[i] for i in places]
         left = [row for i, row in enumerate(left) if i not in chosen]
-        model, version = trained([*taken, *rows.held_out], config)
-        error = version.metrics["total"].mape
+        fitted = fit_compute(HARDWARE, [*taken, *rows.held_out], config, datetime.now(UTC))
+        model, error = fitted.model, fitted.metrics["total"].mape
         print(
             f"seed {config.seed}, {way}: {size} rows, MAPE {error:.2%} ({time.monotonic() - started:.0f} s)", flush=True
         )
@@ -165,7 +127,7 @@ def draw(curves: Curves, path: Path) -> None:
 def main() -> None:
     """Prints the error of every training and the table, and writes the table and the plot where told to."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measurements", help="file of `shardwright db export` (default: that of the model store)")
+    measurement_option(parser)
     parser.add_argument("--start", type=int, default=200, help="random rows that both ways start from")
     parser.add_argument("--step", type=int, default=200, help="rows added between trainings")
     parser.add_argument("--rows", type=int, default=2_000, help="rows of the last training")
@@ -175,10 +137,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.write and not given.write.is_dir():
         parser.error(f"--write: there is no folder {given.write}")
-    rows = Rows.read(given.measurements or ModelStore("model_store").measurement_file(HARDWARE), ComputeTraining())
-    sizes = range(given.start, min(given.rows, len(rows.candidates)) + 1, given.step)
+    rows = own_rows(given.measurements)
+    sizes = range(given.start, min(given.rows, len(rows.random)) + 1, given.step)
     if len(sizes) < 2:
-        sys.exit(f"{len(rows.candidates)} random train rows are too few: measure more, or give a smaller --step")
+        sys.exit(f"{len(rows.random)} random train rows are too few: measure more, or give a smaller --step")
     curves = replay(rows, sizes, given.seeds, given.epochs)
     lines = table_lines(curves)
     print("\n".join(lines))
@@ -188,7 +150,7 @@ def main() -> None:
             "# Chosen measurements against random ones",
             "",
             f"`python -m benchmarks.active_campaign` on {datetime.now(UTC).date()}: a replay of "
-            f"{len(rows.candidates):,} stored train rows of {HARDWARE}, {given.seeds} seeds, {given.epochs} epochs, "
+            f"{len(rows.random):,} stored train rows of {HARDWARE}, {given.seeds} seeds, {given.epochs} epochs, "
             "judged on the held-out test part. Mean over the seeds, and the range. Towards all of the stored rows both "
             "ways must meet.",
             "",

@@ -1,10 +1,11 @@
 """How many measurements of new hardware are worth what: the analytic model, the same calibrated, and a network alone.
 
-All are judged on the held-out part; its tables are in no sample. A network has a fifth of its samples to choose its
-epoch on. Run: python -m benchmarks.cold_start [--measurements FILE] [--write]
+All are judged on the held-out part; its tables are in no sample. The samples are combinations drawn at random.
+Run: python -m benchmarks.cold_start [--measurements FILE] [--write]
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,15 +15,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from benchmarks.own_rows import HARDWARE, Rows, measurement_option, own_rows
 from service.cost_models.analytic import AnalyticCompute
 from service.cost_models.calibrated import CalibratedCompute, Calibration
 from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import PROCESSORS
 from service.cost_models.features import FEATURES_VERSION
-from service.domain.measurements import ComputeMeasurement, Split, comparable
 from service.domain.ports import Floats
-from service.registry.store import ModelStore
-from service.storage.measurement_files import read_measurements
 from service.training.calibration import calibrate
 from service.training.compute_dataset import measured_domain, measurements_dataset
 from service.training.compute_evaluation import predict
@@ -30,15 +29,15 @@ from service.training.compute_predictions import measured_costs, predicted_costs
 from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.metrics import Metrics, metrics
 
-HARDWARE = "cpu-fbgemm"
 SAMPLES = (50, 100, 200, 400, 800)
+DECIDING = 200
+"""Samples with which the calibrated model must be the best one."""
+
 SEEDS = (0, 1, 2)
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 _ANALYTIC = AnalyticCompute(f"{HARDWARE}/compute/analytic", PROCESSORS[HARDWARE])
 _LEAST_STEPS = 4_000
-
-Rows = Sequence[ComputeMeasurement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,8 @@ def network(samples: Rows, wanted: Rows, seed: int) -> Floats:
 WAYS = (Way("calibrated", calibrated), Way("network", network))
 
 
-def curves(rows: Rows) -> list[Point]:
+def curves(train: Rows, held_out: Rows) -> list[Point]:
     """The analytic model without a sample, then each way at each number of samples, the same samples for all."""
-    train, held_out = ([row for row in rows if row.split is split] for split in (Split.TRAIN, Split.TEST))
     measured = measured_costs(held_out).sum(axis=1)
 
     def judged(predicted: Floats) -> Metrics:
@@ -103,16 +101,15 @@ def curves(rows: Rows) -> list[Point]:
     return points
 
 
-def verdict(points: Sequence[Point], samples: int = 200) -> bool:
+def verdict(points: Sequence[Point], samples: int = DECIDING) -> bool:
     """Whether that many samples calibrated beat the analytic model and the network on the same, in every run."""
     found = {point.way: point for point in points if point.samples in (0, samples)}
     best_of_others = np.minimum(found["analytic"].mape(), found["network"].mape())
     return bool((found["calibrated"].mape() < best_of_others).all())
 
 
-def table(points: Sequence[Point], rows: Rows) -> list[str]:
+def table(points: Sequence[Point], held_out: int) -> list[str]:
     """The results as Markdown."""
-    held_out = sum(row.split is Split.TEST for row in rows)
     won = "beat" if verdict(points) else "do not beat"
     return [
         "# The cold start",
@@ -120,8 +117,8 @@ def table(points: Sequence[Point], rows: Rows) -> list[str]:
         "Written by `python -m benchmarks.cold_start --write`; why and how is in `../decisions/0010-*.md`.",
         "",
         f"Error of forward + backward compute on {held_out} held-out combinations of {HARDWARE}, whose tables are in",
-        f"no sample; mean of {len(SEEDS)} draws of the samples (least to most). 200 samples calibrated {won} the",
-        "analytic model and a network trained on the same 200 in every draw.",
+        f"no sample; mean of {len(SEEDS)} draws of the samples (least to most). {DECIDING} samples calibrated {won}",
+        f"the analytic model and a network trained on the same {DECIDING} in every draw.",
         "",
         "| samples | model | MAPE | Kendall's tau |",
         "|--:|---|--:|--:|",
@@ -162,13 +159,17 @@ def draw(points: Sequence[Point], path: Path) -> None:
 def main() -> None:
     """Prints the curves; with --write, writes them beside the other results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measurements", help="a file of `db export` (default: the shipped one)")
+    measurement_option(parser)
     parser.add_argument("--write", action="store_true", help="write docs/results/cold-start.{md,png}")
     given = parser.parse_args()
-    stored, _ = read_measurements(given.measurements or ModelStore("model_store").measurement_file(HARDWARE))
-    rows = comparable(stored)
-    points = curves(rows)
-    lines = table(points, rows)
+    rows = own_rows(given.measurements)
+    if len(rows.random) < DECIDING or not rows.test:
+        sys.exit(
+            f"{given.measurements} has {len(rows.random)} train rows and {len(rows.test)} test rows, {DECIDING} and 1 "
+            "are needed: run `shardwright profile`, then `shardwright db export`"
+        )
+    points = curves(rows.random, rows.test)
+    lines = table(points, len(rows.test))
     print("\n".join(lines))
     if given.write:
         (RESULTS / "cold-start.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

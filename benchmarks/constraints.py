@@ -18,7 +18,6 @@ import torch
 from benchmarks import shared_data
 from benchmarks.own_rows import measurement_option, own_rows
 from benchmarks.public_compute import public_dataset, public_parts
-from service.domain.measurements import Split
 from service.training.compute_dataset import ComputeDataset, measurements_dataset
 from service.training.compute_trainer import ComputeTraining, train_network
 from service.training.metrics import Metrics, metrics
@@ -60,8 +59,8 @@ def sets(measurements: str) -> dict[str, tuple[ComputeDataset, ComputeDataset]]:
         found = {f"public, {name}": public_parts(public_dataset(name)) for name in ("4proc", "8proc")}
     else:
         print("the public data is not there: skipped")
-    parts = own_rows(measurements)
-    own = (measurements_dataset(parts[Split.TRAIN]), measurements_dataset(parts[Split.TEST]))
+    rows = own_rows(measurements)
+    own = (measurements_dataset(rows.train), measurements_dataset(rows.test))
     return {**found, "own campaign": own}
 
 

@@ -7,14 +7,15 @@ Run: python -m benchmarks.unseen [--measurements FILE] [--write FILE.md]
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.own_rows import Rows, measurement_option, own_rows
+from benchmarks.own_rows import OwnRows, Rows, measurement_option, own_rows
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
-from service.domain.measurements import ComputeMeasurement, Split
+from service.domain.measurements import ComputeMeasurement
 from service.domain.tables import DataType, Optimizer
 from service.training.compute_dataset import measured_domain, measurements_dataset
 from service.training.compute_predictions import metrics_on
@@ -68,16 +69,34 @@ def judged(model: ComputeModel, rows: Rows) -> Metrics:
     return metrics_on(model, rows)["total"]
 
 
+def row_of(out: LeftOut, known: OwnRows, whole: ComputeModel, overall: float) -> str:
+    """A line of the table: trains without what is left out, where there are held-out rows of it to judge on.
+
+    Args:
+        out: what is left out.
+        known: all rows.
+        whole: the model that was trained on all.
+        overall: MAPE of that on all held-out rows.
+    """
+    rows = [row for row in known.test if out.has(row)]
+    if not rows:
+        return f"| {out.name} | none | - | - | - |"
+    unseen = judged(trained([row for row in known.train if not out.has(row)]), rows)
+    seen = judged(whole, rows)
+    return f"| {out.name} | {len(rows)} | {unseen.mape:.1%} | {unseen.mape / overall:.2f} | {seen.mape:.1%} |"
+
+
 def main() -> None:
     """Prints a line for each thing that is left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     measurement_option(parser)
     parser.add_argument("--write", type=Path, help="Markdown file to write")
     asked = parser.parse_args()
-    parts = own_rows(asked.measurements)
-    train, test = parts[Split.TRAIN], parts[Split.TEST]
-    whole = trained(train)
-    overall = judged(whole, test)
+    known = own_rows(asked.measurements)
+    if not known.test:
+        sys.exit(f"{asked.measurements} has no test rows to judge on: run `shardwright profile`, then `db export`")
+    whole = trained(known.train)
+    overall = judged(whole, known.test)
     lines = [
         f"All {overall.rows} held-out combinations: MAPE {overall.mape:.1%}, tau {overall.tau:.3f}.",
         "",
@@ -86,11 +105,7 @@ def main() -> None:
     ]
     print("\n".join(lines))
     for out in left_out():
-        rows = [row for row in test if out.has(row)]
-        unseen = judged(trained([row for row in train if not out.has(row)]), rows)
-        seen = judged(whole, rows)
-        told = f"{unseen.mape:.1%} | {unseen.mape / overall.mape:.2f} | {seen.mape:.1%}"
-        lines.append(f"| {out.name} | {len(rows)} | {told} |")
+        lines.append(row_of(out, known, whole, overall.mape))
         print(lines[-1], flush=True)
     if asked.write:
         written = f"Written by `python -m benchmarks.unseen --write {asked.write}`."

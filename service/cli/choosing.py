@@ -1,7 +1,8 @@
 """The models that choose what an active campaign measures next."""
 
-import tempfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import typer
 
@@ -9,9 +10,13 @@ from service.cli.common import fail
 from service.domain.errors import TooFewMeasurements
 from service.domain.ports import CostModels, MeasurementStore
 from service.profiling.active import Chooser
+from service.profiling.campaign import CampaignSettings
 from service.registry.store import COMMUNICATION, COMPUTE, ModelStore, Version
 from service.training.compute_trainer import ComputeTraining
-from service.usecases.train_models import train_compute_version
+from service.usecases.train_models import fit_compute
+
+LEAST_S = 240.0
+"""Seconds that must be left to train anew: a training takes one or two minutes, and a round that uses it as long."""
 
 
 class Choosers:
@@ -22,45 +27,59 @@ class Choosers:
 
     Args:
         models: keeps the version that the first rounds are chosen by.
-        hardware: what is measured.
+        settings: of the campaign, for what is measured.
+        campaign: its name.
         measurements: all that are stored, those of this campaign among them.
-        retrain_every: measurements of this run after which the compute model is trained anew; 0 never does.
+        retrain_every: measurements of the campaign that the compute model has not learnt from after which it is
+            trained anew; 0 never does.
     """
 
-    def __init__(self, models: ModelStore, hardware: str, measurements: MeasurementStore, retrain_every: int) -> None:
+    def __init__(
+        self,
+        models: ModelStore,
+        settings: CampaignSettings,
+        campaign: str,
+        measurements: MeasurementStore,
+        retrain_every: int,
+    ) -> None:
+        hardware, device = settings.hardware, settings.device
         for kind in (COMPUTE, COMMUNICATION):
             if not (models.latest if kind == COMPUTE else models.newest)(hardware, kind):
                 fail(
                     f"shardwright: --active: no {kind} version of {hardware} was trained: run `shardwright profile "
-                    f"--hardware {hardware}` without --active, then `shardwright train {kind} --hardware {hardware}`"
+                    f"--device {device} --hardware {hardware}` without --active, then `shardwright train {kind} "
+                    f"--hardware {hardware}`"
                 )
         self._hardware = hardware
+        self._campaign = campaign
         self._measurements = measurements
         self._retrain_every = retrain_every
-        self._trained_at = 0
         newest = models.cost_models(hardware)
-        self._current = Chooser(newest, f"{newest.compute.version}, {newest.digest[:12]}")
+        version = newest.compute.version
+        manifest, _ = models.read(Version.parse(version))
+        self._current = Chooser(newest, f"{version}, {newest.digest[:12]}", _learnt(manifest))
+        self._trained_at = self._current.learnt.get(campaign, 0)
 
-    def __call__(self, measured: int) -> Chooser:
-        """The models for the next round, after this many measurements of the run."""
-        if self._retrain_every and measured - self._trained_at >= self._retrain_every:
+    def __call__(self, measured: int, left_s: float) -> Chooser:
+        """The models for the next round, with so many measurements of the campaign stored and so many seconds left."""
+        if self._retrain_every and measured - self._trained_at >= self._retrain_every and left_s >= LEAST_S:
             self._trained_at = measured
             self._retrain()
         return self._current
 
     def _retrain(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            scratch = ModelStore(folder, {})
-            try:
-                trained = train_compute_version(
-                    self._hardware, self._measurements, scratch, ComputeTraining(), datetime.now(UTC)
-                )
-            except TooFewMeasurements as error:
-                typer.echo(f"shardwright: the models go on choosing as they are: {error.detail}", err=True)
-                return
-            version = Version.parse(trained.version)
-            manifest, _ = scratch.read(version)
-            compute = scratch.compute_model(version)
-        digest = str(manifest["weights_sha256"])
-        models = CostModels(compute, self._current.models.communication, digest)
-        self._current = Chooser(models, f"trained anew on {trained.rows['train']} combinations, {digest[:12]}")
+        stored = self._measurements.compute(self._hardware)
+        typer.echo(f"the compute model is trained anew, {len(stored)} combinations are stored", err=True)
+        try:
+            fitted = fit_compute(self._hardware, stored, ComputeTraining(), datetime.now(UTC))
+        except TooFewMeasurements as error:
+            typer.echo(f"shardwright: the models go on choosing as they are: {error.detail}", err=True)
+            return
+        fingerprint = fitted.facts["data"]["fingerprint"]
+        models = CostModels(fitted.model, self._current.models.communication, fingerprint)
+        name = f"trained anew on {fitted.rows['train']} combinations, {fingerprint[:12]}"
+        self._current = Chooser(models, name, _learnt(fitted.facts))
+
+
+def _learnt(manifest: Mapping[str, Any]) -> dict[str, int]:
+    return {name: told["rows"] for name, told in manifest["campaigns"].items()}

@@ -39,7 +39,9 @@ def profile(
     kind: Annotated[Kind, typer.Option(help="What to measure.")] = Kind.BOTH,
     tables: Annotated[Path | None, typer.Option(help="Pool of tables as JSON; a generated one without it.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Combinations to have in the end.")] = 10_000,
-    exchanges: Annotated[int, typer.Option(min=1, help="Exchanges to have in the end, of each number of ranks.")] = 200,
+    exchanges: Annotated[
+        int | None, typer.Option(min=1, help="Exchanges to have in the end, of each number of ranks [200].")
+    ] = None,
     minutes: Annotated[float, typer.Option(min=0, help="Stop after this long; a run in hand is finished.")] = 60.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws; another seed is another campaign.")] = 0,
     optimizer: Annotated[
@@ -60,8 +62,8 @@ def profile(
         typer.Option("--active", help="Measure what the trained models are least certain about; combinations alone."),
     ] = False,
     retrain_every: Annotated[
-        int, typer.Option(min=0, help="With --active: measurements between trainings in between; 0 for none.")
-    ] = 200,
+        int | None, typer.Option(min=0, help="With --active: measurements between trainings; 0 for none [200].")
+    ] = None,
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -83,8 +85,10 @@ def profile(
     from service.storage import migrate
     from service.storage.measurements import MeasurementRepository
 
-    if active and kind is Kind.COMMUNICATION:
-        fail("shardwright: --active: chooses combinations, no exchanges: give --kind compute, or leave --active out")
+    if active:
+        _refuse_exchanges_with_active(kind, ranks, exchanges)
+    elif retrain_every is not None:
+        raise typer.BadParameter("needs --active", param_hint="--retrain-every")
     if hardware is None:
         if device != "cpu":
             fail(f"shardwright: --hardware: name what {device} is, for example --hardware a100-80")
@@ -107,15 +111,27 @@ def profile(
         store = MeasurementRepository(engine)
         try:
             if kind is not Kind.COMPUTE and not active:
-                whole = _measure_exchanges(store, settings, ranks, device, exchanges, ends)
+                whole = _measure_exchanges(store, settings, ranks, device, exchanges or 200, ends)
             if active:
-                whole = _measure_actively(store, pool, settings, samples, ends, given.model_store, retrain_every)
+                every = 200 if retrain_every is None else retrain_every
+                whole = _measure_actively(store, pool, settings, samples, ends, given.model_store, every)
             elif kind is not Kind.COMMUNICATION:
                 whole = _measure_combinations(store, Campaign(pool, settings), samples, ends) and whole
         except KeyboardInterrupt:
             typer.echo("stopped: what was measured is stored, the same command goes on from here", err=True)
     if not whole:
         raise typer.Exit(1)
+
+
+def _refuse_exchanges_with_active(kind: Kind, ranks: list[int] | None, exchanges: int | None) -> None:
+    given = {
+        "--kind": kind is Kind.COMMUNICATION,
+        "--ranks": ranks is not None,
+        "--exchanges": exchanges is not None,
+    }
+    for option, wanted in given.items():
+        if wanted:
+            raise typer.BadParameter("--active chooses combinations, no exchanges: leave one out", param_hint=option)
 
 
 def _measure_exchanges(
@@ -174,8 +190,8 @@ def _measure_actively(
     from service.profiling.active import ActiveCampaign
     from service.registry.store import ModelStore
 
-    choosers = Choosers(ModelStore(model_store), settings.hardware, store, retrain_every)
     campaign = ActiveCampaign(pool, settings)
+    choosers = Choosers(ModelStore(model_store), settings, campaign.name, store, retrain_every)
     bench = _bench(settings)
     with progress_bar() as bar:
         report = _report(bar, f"combinations of {campaign.name}", samples)

@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Train cost models on the stored me
 def compute(
     hardware: Hardware = "cpu-fbgemm",
     seed: Annotated[int, typer.Option(help="Seed of the initial weights and the order of batches.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training part.")] = 200,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training part [200].")] = None,
     from_analytic: Annotated[
         bool, typer.Option("--from-analytic", help="Correct the analytic model instead: a few measurements will do.")
     ] = False,
@@ -31,20 +31,29 @@ def compute(
     from datetime import UTC, datetime
 
     from service import wiring
-    from service.registry.store import ModelStore
+    from service.registry.store import COMPUTE, ModelStore
     from service.storage.measurements import MeasurementRepository
     from service.training.compute_trainer import ComputeTraining
     from service.usecases.train_models import calibrate_compute_version, train_compute_version
 
     if samples is not None and not from_analytic:
         raise typer.BadParameter("needs --from-analytic", param_hint="--samples")
+    if epochs is not None and from_analytic:
+        raise typer.BadParameter("is of no use with --from-analytic", param_hint="--epochs")
     settings = settings_with(data_dir=data_dir, model_store=model_store)
     if from_analytic:
+        store = ModelStore(settings.model_store)
+        previous = store.latest(hardware, COMPUTE)
         with wiring.database(settings) as engine:
-            stored, store = MeasurementRepository(engine), ModelStore(settings.model_store)
+            stored = MeasurementRepository(engine)
             calibrated = calibrate_compute_version(hardware, stored, store, datetime.now(UTC), samples, seed)
         _print_trained(calibrated, "combinations")
+        if previous:
+            manifest, _ = store.read(previous)
+            mape = manifest["metrics"]["total"]["mape"]
+            typer.echo(f"{calibrated.version} takes the place of {previous}, whose MAPE was {mape:.1%}")
         return
+    epochs = epochs or 200
     with wiring.database(settings) as engine, progress_bar() as bar:
         task = bar.add_task("epochs", total=epochs)
         trained = train_compute_version(

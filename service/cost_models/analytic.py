@@ -43,12 +43,12 @@ ROWS_AGAIN = slice(ROWS_FIRST.stop, ROWS_FIRST.stop + HISTOGRAM_BINS)
 EMBEDDING_SIZE = ROWS_AGAIN.stop
 """Columns of an embedding."""
 
-FORWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "new rows", "missed rows", "cached rows",
+FORWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "new rows", "row misses", "rows again",
                  "output")  # fmt: skip
-"""What the time of forward is the sum of."""
+"""What the time of forward is the sum of; misses are what reads again cost more than those from the cache."""
 
 BACKWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "sorting", "new gradients",
-                  "missed gradients", "cached gradients", "updates", "optimizer state")  # fmt: skip
+                  "gradient misses", "gradients again", "updates", "optimizer state")  # fmt: skip
 """What the time of backward is the sum of."""
 
 _FLOAT_BYTES = 4
@@ -58,7 +58,6 @@ _GB_PER_S = 1e6
 
 _NORMAL = NormalDist()
 _ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
-_ASSUMED_SHARED = 0.9
 _TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
 
 
@@ -93,10 +92,10 @@ class AnalyticCompute:
         overhead = lookups * operator.row_overhead_bytes
         starts = work[..., DISTINCT] * operator.new_row_bytes
         new_rows = work[..., ROWS_FIRST].sum(axis=-1)
-        missed, hit = self._again(work[..., ROWS_FIRST], work[..., ROWS_AGAIN])
+        misses, again = self._again(work[..., ROWS_FIRST], work[..., ROWS_AGAIN])
         new = work[..., GRADIENT_FIRST]
         gradients = np.stack([new, *self._again(new[..., None], work[..., GRADIENT_AGAIN, None])], axis=-1)
-        forward = [offsets, lookups * _INDEX_BYTES + overhead, starts, new_rows, missed, hit, work[..., OUTPUT_BYTES]]
+        forward = [offsets, lookups * _INDEX_BYTES + overhead, starts, new_rows, misses, again, work[..., OUTPUT_BYTES]]
         backward = [
             offsets,
             overhead / operator.gradient_share,
@@ -135,15 +134,17 @@ class AnalyticCompute:
         return _assumed_law(len(costs), kinds=3)
 
     def _again(self, first: Floats, again: Floats) -> tuple[Floats, Floats]:
-        """Bytes of reads again, those from memory, and those from the cache at its share; two [..., K] -> two [...].
+        """Bytes of reads again: what misses cost more, and all at the cache's speed; two [..., K] -> two [...].
 
         The last columns are what is read most often, and the cache keeps that: what is left of its size after them
-        is left to the columns before.
+        is left to the columns before. More bytes in any column make neither part smaller, so that more work costs
+        more whatever coefficients the parts are given.
         """
         hotter = np.cumsum(first[..., ::-1], axis=-1)[..., ::-1] - first
         left = self._cache_bytes - hotter
         kept = np.where(first > 0, np.clip(left, 0.0, first) / np.where(first > 0, first, 1.0), left > 0)
-        return ((1.0 - kept) * again).sum(axis=-1), (kept * again).sum(axis=-1) / self._operator.cache_speedup
+        cached = 1.0 / self._operator.cache_speedup
+        return ((1.0 - kept) * again).sum(axis=-1) * (1.0 - cached), again.sum(axis=-1) * cached
 
 
 class AnalyticCommunication:
@@ -238,12 +239,9 @@ def _assumed_intervals(what: str) -> str:
 
 
 def _assumed_law(devices: int, kinds: int) -> ErrorLaw:
-    """A normal law of the logarithm that has nine tenths within the assumed factor.
-
-    The devices are of one kind: a figure that is wrong is wrong for all of them.
-    """
+    """A normal law of the logarithm that has nine tenths within the assumed factor."""
     quantiles = np.tile(normal_scores(QUANTILES), (kinds, 1))
-    return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, _ASSUMED_SHARED)
+    return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, ASSUMED.error_shared)
 
 
 def _quantities(table: Table, batch_size: int, optimizer: Optimizer, sector_bytes: int) -> Floats:

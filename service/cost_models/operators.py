@@ -76,7 +76,8 @@ CPU_OPERATOR = Operator(
     sector_bytes=64,
     # About 10 ns of instructions a lookup. Assumed.
     row_overhead_bytes=128.0,
-    # About 5 ns of walking the page tables: tables are far larger than what a processor's TLB covers. Assumed.
+    # About 5 ns of walking the page tables: tables are far larger than what a processor's TLB covers. Assumed, and
+    # added after looking at measurements of the thread.
     new_row_bytes=64.0,
     # The last-level cache gives a core three to four times what memory does. Assumed.
     cache_speedup=3.0,

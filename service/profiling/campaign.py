@@ -1,4 +1,4 @@
-"""Measuring campaigns: which combinations are drawn, and the loop that measures and stores them."""
+"""Measuring campaigns: what identifies them, and the loop that measures their combinations and stores them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,27 +13,22 @@ from service.domain.measurements import ComputeMeasurement, Split, configuration
 from service.domain.plan import content_hash
 from service.domain.ports import MeasurementStore
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.compute_bench import BENCH_VERSION, ComputeBench, device_name, needed_bytes
-
-DIMS = {4: 0.08, 8: 0.12, 16: 0.16, 32: 0.18, 64: 0.18, 128: 0.14, 256: 0.08, 512: 0.04, 1_024: 0.02}
-"""Dims and how often each is drawn: those that NeuroShard augments its pool with, and wider ones."""
-
-BATCH_SIZES = {64: 0.04, 128: 0.04, 256: 0.05, 512: 0.07, 1_024: 0.10, 2_048: 0.10, 4_096: 0.12, 8_192: 0.14,
-               16_384: 0.12, 32_768: 0.10, 65_536: 0.08, 131_072: 0.04}  # fmt: skip
-"""Batch sizes and how often each is drawn; the largest take the longest and tell the least per minute."""
-
-MAX_TABLES = 15
+from service.profiling.combinations import (
+    BATCH_SIZES,
+    DIMS,
+    LOOKUP_BYTES,
+    MAX_TABLES,
+    MOST_WORK_BYTES,
+    UNUSUAL_SHARE,
+    Combination,
+    drawn_combination,
+)
+from service.profiling.compute_bench import BENCH_VERSION, ComputeBench, device_name
 
 PARTS = {Split.TRAIN: 0.7, Split.VALIDATION: 0.15, Split.TEST: 0.15}
 """Parts that the tables of a combination are all of, and how often each is drawn."""
 
-MOST_WORK_BYTES = 1e9
-"""Most work of one step, see ``work_bytes``."""
-
-_UNUSUAL_SHARE = 0.2
-_REDRAWS = 20
 _BLOCK = 50
-_LOOKUP_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +50,6 @@ class CampaignSettings:
     data_types: tuple[DataType, ...]
     memory_bytes: int
     device: str = "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """Tables of one device, and the batch and the optimizer that they are measured with."""
-
-    tables: tuple[Table, ...]
-    batch_size: int
-    optimizer: Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +192,9 @@ def campaign_content(pool: Sequence[Table], settings: CampaignSettings) -> dict[
             sorted(BATCH_SIZES.items()),
             list(PARTS.values()),
             MAX_TABLES,
-            _UNUSUAL_SHARE,
+            UNUSUAL_SHARE,
             MOST_WORK_BYTES,
-            _LOOKUP_BYTES,
+            LOOKUP_BYTES,
         ],
         "pool": [configuration_content(table) for table in pool],
         "hardware": settings.hardware,
@@ -218,66 +204,3 @@ def campaign_content(pool: Sequence[Table], settings: CampaignSettings) -> dict[
         "data_types": [data_type.value for data_type in settings.data_types],
         "memory_bytes": settings.memory_bytes,
     }
-
-
-def drawn_combination(
-    rng: np.random.Generator, pool: Sequence[Table], optimizer: Optimizer, data_type: DataType, memory_bytes: int
-) -> Combination:
-    """Up to ``MAX_TABLES`` tables of a pool, within memory and work, and a batch size; none where none fits."""
-    batch_size = drawn_batch_size(rng)
-    wanted = int(rng.integers(1, MAX_TABLES + 1))
-    tables = drawn_tables(rng, pool, wanted, data_type, batch_size, optimizer, memory_bytes, MOST_WORK_BYTES)
-    return Combination(tables, batch_size, optimizer)
-
-
-def random_combination(rng: np.random.Generator, pool: Sequence[Table], settings: CampaignSettings) -> Combination:
-    """A combination of a pool's tables with any of the settings' optimizers and precisions; none where none fits."""
-    optimizer = settings.optimizers[int(rng.integers(len(settings.optimizers)))]
-    data_type = settings.data_types[int(rng.integers(len(settings.data_types)))]
-    return drawn_combination(rng, pool, optimizer, data_type, settings.memory_bytes)
-
-
-def drawn_tables(
-    rng: np.random.Generator,
-    pool: Sequence[Table],
-    wanted: int,
-    data_type: DataType,
-    batch_size: int,
-    optimizer: Optimizer,
-    memory_bytes: float,
-    most_work_bytes: float,
-) -> tuple[Table, ...]:
-    """``wanted`` tables of a pool, each with a random dim; fewer where memory or the work of a step is used up."""
-    tables: list[Table] = []
-    left, work = memory_bytes, most_work_bytes
-    for _ in range(wanted):
-        for _ in range(_REDRAWS):
-            table = replace(pool[int(rng.integers(len(pool)))].sliced(_width(rng)), data_type=data_type)
-            need, moved = needed_bytes([table], batch_size, optimizer), work_bytes([table], batch_size)
-            if need <= left and moved <= work:
-                tables.append(table)
-                left, work = left - need, work - moved
-                break
-    return tuple(tables)
-
-
-def work_bytes(tables: Sequence[Table], batch_size: int) -> float:
-    """About what a step moves: combinations above ``MOST_WORK_BYTES`` take many seconds and tell little more."""
-    return sum(table.lookups(batch_size) * (_LOOKUP_BYTES + 4.0 * table.embedding_dim) for table in tables)
-
-
-def drawn_batch_size(rng: np.random.Generator) -> int:
-    """A batch size as ``BATCH_SIZES`` has them; a fifth of them are others between the smallest and the largest."""
-    sizes, weights = zip(*BATCH_SIZES.items(), strict=True)
-    drawn = int(rng.choice(sizes, p=weights))
-    if rng.uniform() >= _UNUSUAL_SHARE:
-        return drawn
-    return round(float(2 ** rng.uniform(np.log2(min(sizes)), np.log2(max(sizes)))))
-
-
-def _width(rng: np.random.Generator) -> int:
-    dims, weights = zip(*DIMS.items(), strict=True)
-    drawn = int(rng.choice(dims, p=weights))
-    if rng.uniform() >= _UNUSUAL_SHARE:
-        return drawn
-    return 4 * round(float(2 ** rng.uniform(0.0, np.log2(max(dims) // 4))))

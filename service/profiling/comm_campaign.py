@@ -15,7 +15,8 @@ from service.domain.errors import MeasurementRefused
 from service.domain.measurements import CommunicationMeasurement
 from service.domain.plan import content_hash
 from service.domain.ports import MeasurementStore
-from service.profiling.campaign import BATCH_SIZES, Progress
+from service.profiling.campaign import Progress
+from service.profiling.combinations import BATCH_SIZES
 from service.profiling.comm_bench import BENCH_VERSION, Exchange, ExchangeTiming, measure_exchanges
 from service.profiling.compute_bench import device_name
 from service.profiling.host import oversubscribed, usable_cores

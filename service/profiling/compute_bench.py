@@ -4,7 +4,6 @@ One code path for ``cpu`` and ``cuda``: FBGEMM's SplitTableBatchedEmbeddingBagsC
 the backward pass, as training runs it.
 """
 
-import ctypes
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from service.domain import tables as spec
 from service.domain.errors import MeasurementRefused
 from service.domain.memory import buffer_bytes, optimizer_bytes
 from service.domain.tables import DataType, Optimizer, Table
+from service.profiling.arena import Arena, keep_freed_memory
 from service.profiling.host import free_memory
 from service.profiling.workload import IndexStream, index_stream
 
@@ -33,7 +33,6 @@ BENCH_VERSION = 1
 """Raised when a change here makes times that must not be mixed with earlier ones."""
 
 _PRECISION = {DataType.FP32: SparseType.FP32, DataType.FP16: SparseType.FP16, DataType.BF16: SparseType.BF16}
-_TORCH_TYPE = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
 _OPTIMIZER = {
     Optimizer.SGD: EmbOptimType.EXACT_SGD,
     Optimizer.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -47,9 +46,6 @@ Result = TypeVar("Result")
 
 _LEARNING_RATE = 1e-4
 _FLUSH_BYTES = 64 * 2**20
-_FILL_CHUNK = 2**24
-# M_MMAP_MAX: no block is a mapping of its own; M_TRIM_THRESHOLD, M_TOP_PAD: the heap shrinks late, grows in steps.
-_MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 64 * 2**20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +109,10 @@ class ComputeBench:
         torch.set_num_threads(1)
         _check_free_memory(torch.device(settings.device), settings.memory_bytes)
         self._device = torch.device(settings.device)
-        self._arena = _Arena(settings.memory_bytes) if self._device.type == "cpu" else None
+        self._arena = Arena(settings.memory_bytes) if self._device.type == "cpu" else None
         self._flush = torch.zeros(_FLUSH_BYTES // 4, device=self._device)
         if self._arena:
-            _keep_freed_memory()
+            keep_freed_memory()
 
     def measure(
         self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer, rng: np.random.Generator
@@ -253,40 +249,6 @@ class PreparedStep:
         self._flush.add_(1.0)
 
 
-class _Arena:
-    """Host memory touched once: allocating and first-touching gigabytes for every combination costs seconds."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._weights = torch.empty(size_bytes // 4, dtype=torch.float32)
-        self._holds: DataType | None = None
-        self._filled = 0
-        self._state = torch.zeros(0)
-
-    def buffers(self, tables: Sequence[Table], optimizer: Optimizer) -> dict[str, torch.Tensor]:
-        """FBGEMM's host buffers for these tables, views of the arena."""
-        data_type = tables[0].data_type
-        elements = sum(t.num_embeddings * t.embedding_dim for t in tables)
-        self._fill(data_type, elements)
-        buffers = {"weights": self._weights.view(_TORCH_TYPE[data_type])[:elements]}
-        state = sum(optimizer_bytes(t, optimizer) for t in tables) // 4
-        if state:
-            if state > self._state.numel():
-                self._state = torch.zeros(state)
-            buffers["momentum1"] = self._state[:state]
-        return buffers
-
-    def _fill(self, data_type: DataType, elements: int) -> None:
-        """Small numbers in the precision measured, as far as needed: other bit patterns hold denormals and NaN."""
-        if self._holds is not data_type:
-            self._holds, self._filled = data_type, 0
-        values = self._weights.view(_TORCH_TYPE[data_type])
-        pattern = torch.empty(_FILL_CHUNK).uniform_(0.01, 0.02).to(values.dtype) if elements > self._filled else None
-        while pattern is not None and self._filled < elements:
-            part = values[self._filled : self._filled + _FILL_CHUNK]
-            part.copy_(pattern[: part.numel()])
-            self._filled += part.numel()
-
-
 def supported_optimizers(device: str) -> tuple[Optimizer, ...]:
     """Optimizers that the operator fuses on a device."""
     return tuple(o for o in Optimizer if not (device == "cpu" and o is Optimizer.ADAM))
@@ -330,18 +292,6 @@ def _check_free_memory(device: torch.device, wanted: int) -> None:
             needed_bytes=wanted,
             limit_bytes=free,
         )
-
-
-def _keep_freed_memory() -> None:
-    """Makes malloc keep freed pages, as the allocators that training runs under do.
-
-    glibc maps every block above 32 MiB afresh: first-touching the pooled output's pages would take up to three times
-    as long as looking it up, in a jump at that size.
-    """
-    allocator = ctypes.CDLL(None)
-    if hasattr(allocator, "mallopt"):
-        for parameter, value in _MALLOC_OPTIONS:
-            allocator.mallopt(parameter, value)
 
 
 def _batch(

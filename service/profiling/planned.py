@@ -11,9 +11,9 @@ from service.domain.plan import Algorithm, Problem, tables_on_devices
 from service.domain.ports import CostModels
 from service.domain.tables import Table
 from service.domain.topology import Topology
-from service.profiling.campaign import (
+from service.profiling.campaign import CampaignSettings
+from service.profiling.combinations import (
     MOST_WORK_BYTES,
-    CampaignSettings,
     Combination,
     drawn_batch_size,
     drawn_tables,

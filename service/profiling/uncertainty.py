@@ -7,7 +7,7 @@ import numpy as np
 from service.domain.ports import COMPUTE_TOTAL, ComputeCostModel, Floats
 from service.domain.reuse import reuse_profile
 from service.domain.tables import DataType, Optimizer
-from service.profiling.campaign import Combination
+from service.profiling.combinations import Combination
 
 _MOST_NOVELTY = 4.0
 _CONSTANT = 1e-6

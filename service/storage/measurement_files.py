@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -79,13 +80,14 @@ def read_measurements(path: str) -> tuple[list[ComputeMeasurement], list[Communi
             content = json.loads(gzip.decompress(file.read()))
         if content["format"] != FORMAT:
             raise DamagedArtifact(
-                f"{path}: format {content['format']} is not {FORMAT}, which this code reads: write it anew from the "
-                "database that holds its measurements, with `shardwright db export` of this release"
+                f"{path}: format {content['format']} is not {FORMAT}, which this code reads: take the file of this "
+                "release, or write it anew with its `shardwright db export` from the database that holds the "
+                "measurements"
             )
         tables = [configured_table(f"t{i}", c) for i, c in enumerate(content["configurations"])]
         compute = [_in_its_part(_compute(row, tables), row) for row in content["compute"]]
         return compute, [_in_its_part(_exchange(row), row) for row in content["communication"]]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedArtifact(f"{path} cannot be read as measurements: {error!r}") from error
 
 

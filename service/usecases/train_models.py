@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from service.cost_models.analytic import AnalyticCompute
+from service.cost_models.arrays import Arrays
 from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, figures
 from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import PROCESSORS, Processor
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements, UnknownHardware
-from service.domain.measurements import CHOSEN_BY, Kind, Split, comparable
+from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Kind, Split, comparable
 from service.domain.ports import MeasurementStore, ModelWriter
 from service.training.calibration import calibrate
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
@@ -68,6 +69,27 @@ class TrainedVersion:
     coverage: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedCompute:
+    """A compute model that was trained and is not written.
+
+    Attributes:
+        model: it, with its errors and novelty.
+        arrays: what a version of it consists of.
+        facts: for the manifest of such a version.
+        rows: of each part.
+        metrics: by what they judge, on the held-out part.
+        coverage: share of the rows that are within their 90% intervals, by what is judged.
+    """
+
+    model: ComputeModel
+    arrays: Arrays
+    facts: dict[str, Any]
+    rows: dict[str, int]
+    metrics: dict[str, Metrics]
+    coverage: dict[str, float]
+
+
 def train_compute_version(
     hardware: str,
     measurements: MeasurementStore,
@@ -76,7 +98,24 @@ def train_compute_version(
     now: datetime,
     report: Callable[[int], None] = lambda epoch: None,
 ) -> TrainedVersion:
-    """Trains the compute model of a hardware and writes the next version.
+    """Trains the compute model of a hardware as ``fit_compute`` does and writes the next version.
+
+    Raises:
+        TooFewMeasurements: see ``fit_compute``.
+    """
+    fitted = fit_compute(hardware, measurements.compute(hardware), config, now, report)
+    version = str(models.write(hardware, "compute", fitted.arrays, fitted.facts))
+    return TrainedVersion(version, fitted.rows, fitted.metrics, fitted.coverage)
+
+
+def fit_compute(
+    hardware: str,
+    stored: Sequence[ComputeMeasurement],
+    config: ComputeTraining,
+    now: datetime,
+    report: Callable[[int], None] = lambda epoch: None,
+) -> FittedCompute:
+    """Trains the compute model of a hardware.
 
     One model is of all optimizers, precisions and batch sizes, and of the measurements of the newest device and bench
     alone; combinations that mix parts of the split are left out. How fast the machine was in each sitting is taken
@@ -86,7 +125,6 @@ def train_compute_version(
         TooFewMeasurements: fewer than ``LEAST_COMPUTE`` are stored, or than ``LEAST_IN_PART`` in a part, or than
             ``LEAST_FOR_INTERVALS`` in the validation part.
     """
-    stored = measurements.compute(hardware)
     rows = [row for row in comparable(stored) if row.split is not None]
     parts = _parts(hardware, rows, LEAST_COMPUTE, Split.VALIDATION, "combinations")
     times = sittings(rows, config)
@@ -97,7 +135,8 @@ def train_compute_version(
     validation, test = parts[Split.VALIDATION], parts[Split.TEST]
     arrays = fit_compute_intervals(predicted_costs(model, validation), parts[Split.TRAIN], validation, measured)
     found = metrics_on(model, test)
-    coverage = _coverage(judged_combinations(model.with_errors(arrays), test))
+    whole = model.with_errors(arrays)
+    coverage = _coverage(judged_combinations(whole, test))
     facts = {
         **_provenance(rows, now),
         "features_version": FEATURES_VERSION,
@@ -107,8 +146,7 @@ def train_compute_version(
         "training": asdict(config),
         "metrics": _told(found, coverage),
     }
-    version = str(models.write(hardware, "compute", {**weights, **arrays}, facts))
-    return TrainedVersion(version, _counts(parts), found, coverage)
+    return FittedCompute(whole, {**weights, **arrays}, facts, _counts(parts), found, coverage)
 
 
 def calibrate_compute_version(
@@ -123,7 +161,8 @@ def calibrate_compute_version(
     """Corrects the analytic compute model of a hardware by measurements of it and writes the next version.
 
     Takes the measurements of the newest device and bench alone, of all optimizers and precisions together; those of
-    the train part, and reports on the frozen test part.
+    the train part, and reports on the frozen test part. How fast the machine was in each sitting is taken out, where
+    there are rows enough to tell.
 
     Args:
         hardware: what they are of.
@@ -162,6 +201,8 @@ def calibrate_compute_version(
             f"{len(test)} in the test part, {wanted} to calibrate with and {LEAST_IN_PART} to judge it on are needed: "
             f"{_REMEDY}"
         )
+    times = sittings(rows, ComputeTraining(seed=seed))
+    train, test = (without_factors(part, times) for part in (train, test))
     drawn = np.random.default_rng(seed).permutation(len(train))[: samples or len(train)]
     chosen = [train[i] for i in sorted(drawn)]
     analytic = AnalyticCompute(f"{hardware}/compute/new", processor)
@@ -178,6 +219,7 @@ def calibrate_compute_version(
         "measured": asdict(calibration.measured),
         "samples": {"count": len(chosen), "seed": seed, "fingerprint": data_fingerprint(chosen)},
         "data": {"fingerprint": data_fingerprint(rows), "rows": counts, "left_out": len(stored) - len(rows)},
+        "sittings": [sitting.as_dict() for sitting in times],
         "metrics": _told(found, coverage),
     }
     return TrainedVersion(str(models.write(hardware, "compute", weights, facts)), counts, found, coverage)

@@ -1,6 +1,7 @@
 """``shardwright profile --active``: which models choose, and a campaign of a few measurements."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.cli.choosing import Choosers
+from service.cli.choosing import LEAST_S, Choosers
 from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Split
 from service.domain.tables import DataType, Optimizer
 from service.profiling.campaign import Campaign, CampaignSettings
@@ -22,13 +23,14 @@ from tests.cost_models.small_model import COMMUNICATION_FACTS, exchange_weights
 from tests.training.memory_store import Memory
 
 HARDWARE = "cpu-test"
+SETTINGS = CampaignSettings(HARDWARE, 0, (Optimizer.SGD,), (DataType.FP32,), 2**30)
+LONG = 3_600.0
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def rows(count: int) -> list[ComputeMeasurement]:
     """Combinations of a random campaign with made-up costs."""
-    settings = CampaignSettings(HARDWARE, 0, (Optimizer.SGD,), (DataType.FP32,), 2**30)
-    campaign = Campaign(generated_pool(200), settings)
+    campaign = Campaign(generated_pool(200), SETTINGS)
     drawn = [campaign.combination(index) for index in range(count)]
     costs = [0.1 + 1e-5 * sum(t.lookups(c.batch_size) for t in c.tables) for c in drawn]
     return [
@@ -47,48 +49,91 @@ def models(tmp_path: Path) -> ModelStore:
     return store
 
 
-def test_the_newest_version_chooses_until_enough_was_measured(models: ModelStore) -> None:
-    choosers = Choosers(models, HARDWARE, Memory(rows(310), []), 10)
-    first = choosers(0)
+def in_active(count: int) -> list[ComputeMeasurement]:
+    """The first train rows, as an active campaign would have stored them."""
+    train = [row for row in rows(310) if row.split is Split.TRAIN][:count]
+    return [
+        replace(row, campaign="active", index=i, environment={**row.environment, CHOSEN_BY: "a version"})
+        for i, row in enumerate(train)
+    ]
+
+
+def choosers_of(models: ModelStore, stored: list[ComputeMeasurement], retrain_every: int) -> Choosers:
+    return Choosers(models, SETTINGS, "active", Memory(stored, []), retrain_every)
+
+
+def test_the_newest_version_chooses_until_enough_was_measured(
+    models: ModelStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choosers = choosers_of(models, [*rows(310), *in_active(10)], 10)
+    first = choosers(0, LONG)
     assert first.name.startswith(f"{HARDWARE}/compute/1, ")
-    assert choosers(9) is first
-    retrained = choosers(10)
-    trained_on = sum(row.split is Split.TRAIN for row in rows(310))
+    assert first.learnt == {"random": 310}
+    assert choosers(9, LONG) is first
+    assert choosers(10, LEAST_S - 1) is first
+    assert capsys.readouterr().err == ""
+    retrained = choosers(10, LONG)
+    assert "trained anew, 320 combinations are stored" in capsys.readouterr().err
+    trained_on = 10 + sum(row.split is Split.TRAIN for row in rows(310))
     assert retrained.name.startswith(f"trained anew on {trained_on} combinations, ")
+    assert retrained.learnt == {"random": 310, "active": 10}
     assert retrained.models.compute is not first.models.compute
     assert retrained.models.communication is first.models.communication
-    assert choosers(19) is retrained
+    assert choosers(19, LONG) is retrained
     assert str(models.latest(HARDWARE, "compute")) == f"{HARDWARE}/compute/1"
+
+
+def test_a_campaign_that_goes_on_is_learnt_from_first_unless_the_version_has_already(models: ModelStore) -> None:
+    stored = [*rows(310), *in_active(20)]
+    first = choosers_of(models, stored, 20)(20, LONG)
+    assert first.name.startswith("trained anew")
+    train_compute_version(HARDWARE, Memory(stored, []), models, ComputeTraining(epochs=3), NOW)
+    newest = choosers_of(models, stored, 20)
+    assert newest(20, LONG).name.startswith(f"{HARDWARE}/compute/2, ")
+    assert newest(39, LONG).learnt["active"] == 20
 
 
 def test_no_training_in_between_where_none_is_wanted_or_possible(
     models: ModelStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    never = Choosers(models, HARDWARE, Memory(rows(310), []), 0)
-    assert never(1_000) is never(0)
-    too_few = Choosers(models, HARDWARE, Memory(rows(5), []), 10)
-    assert too_few(10) is too_few(0)
+    never = choosers_of(models, rows(310), 0)
+    assert never(1_000, LONG) is never(0, LONG)
+    too_few = choosers_of(models, rows(5), 10)
+    assert too_few(10, LONG) is too_few(0, LONG)
     assert "go on choosing as they are: 5 " in capsys.readouterr().err
 
 
 def test_without_trained_versions_the_remedy_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = ModelStore(str(tmp_path))
-    for hardware, kind in ((HARDWARE, "compute"), ("a100-80", "compute")):
+    for settings, kind in (
+        (SETTINGS, "compute"),
+        (replace(SETTINGS, hardware="a100-80", device="cuda"), "compute"),
+        (SETTINGS, "communication"),
+    ):
+        if kind == "communication":
+            train_compute_version(HARDWARE, Memory(rows(310), []), store, ComputeTraining(epochs=1), NOW)
         with pytest.raises(SystemExit):
-            Choosers(store, hardware, Memory([], []), 0)
+            Choosers(store, settings, "active", Memory([], []), 0)
         said = capsys.readouterr().err
-        assert f"no {kind} version of {hardware} was trained" in said
-        assert f"`shardwright train {kind} --hardware {hardware}`" in said
-    train_compute_version(HARDWARE, Memory(rows(300), []), store, ComputeTraining(epochs=1), NOW)
-    with pytest.raises(SystemExit):
-        Choosers(store, HARDWARE, Memory([], []), 0)
-    assert "`shardwright train communication --hardware cpu-test`" in capsys.readouterr().err
+        assert f"no {kind} version of {settings.hardware} was trained" in said
+        assert f"`shardwright profile --device {settings.device} --hardware {settings.hardware}`" in said
+        assert f"`shardwright train {kind} --hardware {settings.hardware}`" in said
 
 
-def test_exchanges_are_not_chosen() -> None:
-    result = CliRunner().invoke(app, ["profile", "--active", "--kind", "communication"])
-    assert result.exit_code == 1
-    assert "--active: chooses combinations, no exchanges" in result.output
+@pytest.mark.parametrize(
+    "options", [["--kind", "communication"], ["--ranks", "2"], ["--exchanges", "10"]], ids=lambda given: given[0]
+)
+def test_exchanges_are_not_chosen(options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["profile", "--active", *options])
+    assert result.exit_code == 2
+    assert options[0] in result.stderr
+    assert "combinations, no exchanges" in result.stderr
+
+
+def test_training_in_between_is_of_an_active_campaign() -> None:
+    result = CliRunner().invoke(app, ["profile", "--retrain-every", "100"])
+    assert result.exit_code == 2
+    assert "--retrain-every" in result.stderr
 
 
 def test_an_active_campaign_is_measured_from_the_command_line_and_goes_on(

@@ -24,15 +24,26 @@ def test_a_version_is_calibrated_and_evaluated(
     )
     assert trained.exit_code == 0, trained.output
     assert "cpu-fbgemm/compute/1, trained on 40 combinations" in trained.stdout
+    assert "takes the place" not in trained.stdout
     assert isinstance(ModelStore(str(tmp_path)).compute_model(Version("cpu-fbgemm", "compute", 1)), CalibratedCompute)
     judged = CliRunner().invoke(app, ["evaluate", "--model", "compute", "--json", "--model-store", str(tmp_path)])
     assert judged.exit_code == 0, judged.output
     (answer,) = json.loads(judged.stdout)["models"]
     stated = ModelStore(str(tmp_path)).read(Version("cpu-fbgemm", "compute", 1))[0]["metrics"]["total"]
     assert answer["costs"]["total"]["overall"]["mape"] == pytest.approx(stated["mape"], abs=1e-5)
+    again = CliRunner().invoke(app, ["train", "compute", "--from-analytic", "--model-store", str(tmp_path)])
+    said = f"cpu-fbgemm/compute/2 takes the place of cpu-fbgemm/compute/1, whose MAPE was {stated['mape']:.1%}"
+    assert said in again.stdout
 
 
-def test_samples_are_of_a_calibration() -> None:
-    result = CliRunner().invoke(app, ["train", "compute", "--samples", "40"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--samples", "40"], "needs --from-analytic"),
+        (["--from-analytic", "--epochs", "10"], "of no use with --from-analytic"),
+    ],
+)
+def test_options_of_the_other_way_of_training_are_refused(options: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["train", "compute", *options])
     assert result.exit_code == 2
-    assert "needs --from-analytic" in result.stderr
+    assert said in result.stderr

@@ -163,6 +163,13 @@ def test_more_work_of_any_kind_never_costs_less(work: Embeddings, more: Embeddin
     assert (H100.head(both) >= H100.head(work) * (1 - 1e-9)).all()
 
 
+@given(work=sums(), more=sums())
+def test_no_part_of_a_price_gets_smaller_with_more_work(work: Embeddings, more: Embeddings) -> None:
+    both = (work.astype(np.float64) + more).astype(np.float32)
+    for less, greater in zip(CPU.terms(work), CPU.terms(both), strict=True):
+        assert (greater >= less * (1 - 1e-6) - 1e-9 * less.sum()).all()
+
+
 @settings(deadline=None)
 @given(table=tables(), others=st.lists(tables(), max_size=3), wider=st.integers(1, 40))
 def test_wider_and_additional_tables_never_cost_less(table: Table, others: list[Table], wider: int) -> None:
@@ -342,6 +349,7 @@ def test_nine_of_ten_costs_are_assumed_to_be_within_a_factor_of_two() -> None:
     for kinds, law in laws.items():
         assert law.scales.shape == (2, kinds)
         assert law.quantiles.shape[0] == kinds
+        assert law.shared == ASSUMED.error_shared
         assert (np.diff(law.quantiles) > 0).all()
         for device, cost in np.ndindex(2, kinds):
             low, high = np.exp(law.scales[device, cost] * np.quantile(law.quantiles[cost], [0.05, 0.95]))
@@ -409,6 +417,14 @@ def test_another_figure_is_another_fingerprint() -> None:
     slower = replace(sheet.operator, launch_ms=0.01)
     assert fingerprint(replace(sheet, operator=slower)) not in prints
     assert fingerprint(replace(sheet, product="another name")) == fingerprint(sheet)
+
+
+@pytest.mark.parametrize("assumed", ["exchange_latency_ms", "error_factor", "error_shared"])
+def test_another_assumption_is_another_fingerprint(monkeypatch: pytest.MonkeyPatch, assumed: str) -> None:
+    before = fingerprint(DATA_SHEETS["h100"])
+    changed: dict[str, Any] = {assumed: 0.5}
+    monkeypatch.setattr("service.cost_models.analytic.ASSUMED", replace(ASSUMED, **changed))
+    assert fingerprint(DATA_SHEETS["h100"]) != before
 
 
 def test_analytic_versions_are_told_by_their_names() -> None:

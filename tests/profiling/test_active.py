@@ -1,6 +1,9 @@
 """Active campaigns: what is chosen, and that a stopped one goes on."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from service.domain.errors import MeasurementRefused
 from service.domain.measurements import CHOSEN_BY, Split, table_part
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.active import ActiveCampaign, Chooser
-from service.profiling.campaign import MAX_TABLES, MOST_WORK_BYTES, CampaignSettings, Progress, work_bytes
+from service.profiling.campaign import CampaignSettings, Progress
+from service.profiling.combinations import MAX_TABLES, MOST_WORK_BYTES, Combination, work_bytes
 from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
 from service.profiling.planned import DEVICES, planned_devices
 from service.profiling.pools import generated_pool
@@ -24,15 +28,23 @@ SMALL_SETTINGS = CampaignSettings("cpu-fbgemm", 0, (Optimizer.SGD,), (DataType.F
 SMALL_POOL = tuple(Table(f"t{i}", 100 + i, 16, 0.002 * i) for i in range(60))
 
 
-def chooser(name: str = "fake/compute/1") -> Chooser:
-    return Chooser(fake_models(), name)
+def chooser(name: str = "fake/compute/1", learnt: Mapping[str, int] | None = None) -> Chooser:
+    return Chooser(fake_models(), name, learnt or {})
+
+
+def always(measured: int, left_s: float) -> Chooser:
+    return chooser()
+
+
+def by(wanted: Chooser, measured: int, left_s: float) -> Chooser:
+    return wanted
 
 
 def quick_bench() -> ComputeBench:
     return ComputeBench(BenchSettings(memory_bytes=SMALL_SETTINGS.memory_bytes, warmup=0, repeats=2, least_repeats=2))
 
 
-def test_a_round_is_of_train_tables_within_memory_and_work_sorted_by_precision() -> None:
+def test_a_round_is_of_train_tables_within_memory_and_work_and_changes_the_precision_once() -> None:
     found = ActiveCampaign(POOL, SETTINGS).choices(0, chooser(), [], 20)
     assert len(found) == 20
     assert {table_part(t) for c in found for t in c.tables} == {Split.TRAIN}
@@ -40,7 +52,7 @@ def test_a_round_is_of_train_tables_within_memory_and_work_sorted_by_precision()
     assert all(work_bytes(c.tables, c.batch_size) <= MOST_WORK_BYTES for c in found)
     precisions = [{t.data_type for t in c.tables} for c in found]
     assert all(len(each) == 1 for each in precisions)
-    assert precisions == sorted(precisions, key=min)
+    assert sum(one != other for one, other in pairwise(precisions)) == 1
     assert {c.optimizer for c in found} == set(OPTIMIZERS)
     assert len({(c.tables, c.batch_size) for c in found}) == 20
 
@@ -87,11 +99,11 @@ def test_a_stopped_campaign_goes_on_behind_its_last_position(engine: Engine) -> 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        campaign.run(quick_bench(), store, lambda measured: chooser(), 6, 60.0, interrupt)
+        campaign.run(quick_bench(), store, always, 6, 60.0, interrupt)
     assert store.measured_indices(campaign.name) == {0, 1, 2}
     before = store.compute("cpu-fbgemm")
 
-    progress = campaign.run(quick_bench(), store, lambda measured: chooser(), 6, 60.0)
+    progress = campaign.run(quick_bench(), store, always, 6, 60.0)
     assert (progress.stored, progress.measured, progress.refused) == (3, 3, 0)
     kept = store.compute("cpu-fbgemm")
     assert kept[:3] == before
@@ -106,7 +118,8 @@ def test_every_round_asks_for_the_models_and_says_which_chose(engine: Engine, mo
     monkeypatch.setattr("service.profiling.active.ROUND", 2)
     asked: list[int] = []
 
-    def chooser_of(measured: int) -> Chooser:
+    def chooser_of(measured: int, left_s: float) -> Chooser:
+        assert 0.0 < left_s <= 60.0
         asked.append(measured)
         return chooser(f"version {len(asked)}")
 
@@ -118,7 +131,39 @@ def test_every_round_asks_for_the_models_and_says_which_chose(engine: Engine, mo
     assert named == ["version 1"] * 2 + ["version 2"] * 2 + ["version 3"]
 
 
+def test_the_precision_that_comes_first_is_drawn() -> None:
+    campaign = ActiveCampaign(POOL, SETTINGS)
+    first = {campaign.choices(start, chooser(), [], 4)[0].tables[0].data_type for start in range(12)}
+    assert first == set(DATA_TYPES)
+
+
+def test_a_campaign_that_goes_on_avoids_what_the_models_have_not_learnt_from(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MeasurementRepository(engine)
+    campaign = ActiveCampaign(SMALL_POOL, SMALL_SETTINGS)
+    campaign.run(quick_bench(), store, always, 4, 60.0)
+    chosen = [Combination(m.tables, m.batch_size, m.optimizer) for m in store.compute("cpu-fbgemm")]
+    given: list[Sequence[Combination]] = []
+    choices = ActiveCampaign.choices
+
+    def noted(
+        self: ActiveCampaign, first: int, models: Chooser, before: Sequence[Combination], count: int
+    ) -> list[Combination]:
+        given.append(list(before))
+        return choices(self, first, models, before, count)
+
+    monkeypatch.setattr(ActiveCampaign, "choices", noted)
+    for learnt, samples in ((0, 5), (3, 6), (6, 7)):
+        other = chooser("another version", {campaign.name: learnt, "another campaign": 100})
+        campaign.run(quick_bench(), store, partial(by, other), samples, 60.0)
+    first, second, third = given
+    assert first == chosen
+    assert second[0] == chosen[3]
+    assert (len(second), len(third)) == (2, 0)
+
+
 def test_the_time_budget_stops_an_active_campaign(engine: Engine) -> None:
     campaign = ActiveCampaign(SMALL_POOL, SMALL_SETTINGS)
-    progress = campaign.run(quick_bench(), MeasurementRepository(engine), lambda measured: chooser(), 50, -1.0)
+    progress = campaign.run(quick_bench(), MeasurementRepository(engine), always, 50, -1.0)
     assert (progress.measured, progress.refused) == (0, 0)

@@ -8,15 +8,8 @@ from sqlalchemy import Engine
 
 from service.domain.measurements import ComputeMeasurement, Split, table_part
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.campaign import (
-    BATCH_SIZES,
-    DIMS,
-    MAX_TABLES,
-    MOST_WORK_BYTES,
-    Campaign,
-    CampaignSettings,
-    work_bytes,
-)
+from service.profiling.campaign import Campaign, CampaignSettings
+from service.profiling.combinations import BATCH_SIZES, DIMS, MAX_TABLES, MOST_WORK_BYTES, work_bytes
 from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
 from service.profiling.pools import generated_pool
 from service.storage.measurements import MeasurementRepository
@@ -46,6 +39,14 @@ def test_combinations_are_within_memory_and_of_the_stated_sizes() -> None:
     assert all(width % 4 == 0 and min(DIMS) <= width <= max(DIMS) for width in widths)
     assert {d.optimizer for d in drawn} == set(optimizers)
     assert [{t.data_type for t in d.tables} for d in drawn] == [{data_types[i // 50 % 2]} for i in range(400)]
+
+
+def test_the_name_of_a_campaign_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one would start the stored campaigns anew."""
+    monkeypatch.setattr("service.profiling.campaign.device_name", lambda device: "a processor, 1 thread")
+    optimizers = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
+    settings = CampaignSettings("cpu-fbgemm", 2, optimizers, (DataType.FP32, DataType.FP16), 4 * 2**30)
+    assert Campaign(generated_pool(), settings).name == "cpu-fbgemm-99d0755c5095"
 
 
 def test_the_tables_of_a_combination_are_of_one_part() -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sqlalchemy import Engine
 
 from service.domain.errors import MeasurementRefused
-from service.profiling.campaign import BATCH_SIZES, Progress
+from service.profiling.campaign import Progress
+from service.profiling.combinations import BATCH_SIZES
 from service.profiling.comm_bench import BENCH_VERSION, Exchange, ExchangeTiming
 from service.profiling.comm_campaign import (
     IN_ONE_RUN,

@@ -1,12 +1,14 @@
 """The bench runs the real operator; what it computes is checked against torch's own embedding bags."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from service.domain.errors import MeasurementRefused
 from service.domain.tables import DataType, Optimizer, PoolingMode, Table
-from service.profiling.compute_bench import BenchSettings, ComputeBench, needed_bytes
+from service.profiling.compute_bench import BenchSettings, ComputeBench, _precision, needed_bytes
 
 SMALL = BenchSettings(memory_bytes=64 * 2**20, warmup=1, repeats=3)
 
@@ -31,6 +33,22 @@ def test_forward_and_backward_are_timed_apart(bench: ComputeBench, optimizer: Op
     assert timing.repeats == 3
     assert 0 < timing.forward.median_ms < 1_000
     assert 0 < timing.backward.median_ms < 1_000
+
+
+def test_the_precision_is_the_standard_error_of_the_median_of_the_sums() -> None:
+    # Of a normal law of deviation 0.1 around 2: 1.2533 x 0.1 / sqrt(N), relative to 2.
+    forward, backward = np.random.default_rng(0).normal([[0.5], [1.5]], 0.1 / np.sqrt(2), (2, 10_000))
+    assert _precision(list(zip(forward, backward, strict=True))) == pytest.approx(1.2533 * 0.1 / 100 / 2, rel=0.05)
+    # Quartiles 2 and 4, median 3.
+    assert _precision([(1.0, total - 1.0) for total in (1.0, 2.0, 3.0, 4.0, 5.0)]) == pytest.approx(
+        1.2533 / 1.349 * 2 / 3 / np.sqrt(5)
+    )
+
+
+@pytest.mark.parametrize(("precision", "budget_s", "repeats"), [(10.0, 60.0, 5), (0.0, 60.0, 12), (0.0, 0.0, 5)])
+def test_repeats_end_when_the_median_is_told_or_the_time_is_up(precision: float, budget_s: float, repeats: int) -> None:
+    bench = ComputeBench(replace(SMALL, repeats=12, precision=precision, budget_s=budget_s))
+    assert bench.measure(tables(), 64, Optimizer.SGD, np.random.default_rng(0)).repeats == repeats
 
 
 def test_more_lookups_cost_more(bench: ComputeBench) -> None:

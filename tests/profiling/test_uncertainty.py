@@ -8,13 +8,16 @@ import pytest
 from service.domain.error_law import QUANTILES, ErrorLaw, probabilities
 from service.domain.ports import Floats
 from service.domain.tables import DataType, Optimizer, Table
-from service.profiling.campaign import Combination
+from service.profiling.combinations import Combination
 from service.profiling.uncertainty import most_uncertain, spread_out, uncertainties
 from tests.fakes import FakeCompute
 
 SMALL = Combination((Table("a", 1_000, 16, 1.0), Table("b", 2_000, 16, 2.0)), 512, Optimizer.SGD)
 NONE = np.zeros((0, 1))
-RNG = np.random.default_rng(0)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
 
 
 class Unsure(FakeCompute):
@@ -65,15 +68,15 @@ def test_what_was_chosen_before_is_not_chosen_again() -> None:
 def test_no_more_are_chosen_than_there_are_and_none_twice() -> None:
     alike = np.zeros((3, 2))
     assert sorted(spread_out(np.ones(3), alike, 10, np.zeros((0, 2)))) == [0, 1, 2]
-    assert most_uncertain(FakeCompute(), [], 5, [], RNG) == []
+    assert most_uncertain(FakeCompute(), [], 5, [], rng()) == []
 
 
 def test_equal_combinations_are_not_measured_twice_in_a_round() -> None:
     other = replace(SMALL, batch_size=4_096)
     third = replace(SMALL, tables=tuple(replace(t, data_type=DataType.FP16) for t in SMALL.tables))
-    found = most_uncertain(FakeCompute(), [SMALL, SMALL, other, third], 3, [], RNG)
+    found = most_uncertain(FakeCompute(), [SMALL, SMALL, other, third], 3, [], rng())
     assert sorted(found) in ([0, 2, 3], [1, 2, 3])
-    assert most_uncertain(FakeCompute(), [SMALL, other], 1, [SMALL], RNG) == [1]
+    assert most_uncertain(FakeCompute(), [SMALL, other], 1, [SMALL], rng()) == [1]
 
 
 def test_draws_follow_the_uncertainty() -> None:

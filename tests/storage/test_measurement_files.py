@@ -64,6 +64,16 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
         read_measurements(str(tmp_path / "none.json.gz"))
 
 
+def test_bytes_that_are_no_longer_what_was_packed_are_refused(tmp_path: Path) -> None:
+    path = Path(written(tmp_path / "all.json.gz"))
+    packed = path.read_bytes()
+    header, trailer = 10, 8
+    for place in range(header, len(packed) - trailer):
+        path.write_bytes(packed[:place] + bytes([packed[place] ^ 0xFF]) + packed[place + 1 :])
+        with pytest.raises(DamagedArtifact, match=r"all\.json\.gz"):
+            read_measurements(str(path))
+
+
 def other(split: str) -> str:
     """A part that a combination does not belong to."""
     return "test" if split == "train" else "train"
@@ -73,7 +83,10 @@ def other(split: str) -> str:
     ("edit", "said"),
     [
         (lambda content: content.update(format=9), "format 9"),
-        (lambda content: content.update(format=1), "format 1 is not 3.*`shardwright db export`"),
+        (
+            lambda content: content.update(format=1),
+            "format 1 is not 3.*the file of this release.*`shardwright db export`",
+        ),
         (lambda content: content["communication"][0].pop("forward_wait_ms"), "forward_wait_ms"),
         (lambda content: content["compute"][0].update(split=other(content["compute"][0]["split"])), "part"),
         (lambda content: content["communication"][0].update(split=other(exchange(0).split.value)), "e 0 is in part"),

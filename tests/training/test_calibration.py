@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,12 @@ def test_measurements_as_the_data_sheet_says_leave_it_alone() -> None:
     assert all(np.abs(array).max() < 1e-3 for array in weights.values())
 
 
+def test_a_fit_that_does_not_converge_is_no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.training.calibration._STEPS", 3)
+    with pytest.raises(RuntimeError, match="60 measurements did not converge"):
+        calibrate(ANALYTIC, TRAIN[:60])
+
+
 def test_more_work_costs_more_and_no_work_nothing(model: CalibratedCompute) -> None:
     table = Table("t", 10**6, 64, 10.0)
     one = model.encode([table], 8_192, Optimizer.ADAGRAD)[0]
@@ -140,6 +147,22 @@ def test_a_version_of_another_analytic_formula_is_refused_with_the_remedy(tmp_pa
     missing = store.write("cpu-fbgemm", "compute", weights, {**facts, "analytic": {"analytic_version": 2}})
     with pytest.raises(DamagedArtifact, match=f"{missing}: .*another one"):
         store.compute_model(missing)
+
+
+def test_a_slower_day_is_taken_out_where_there_are_rows_enough_to_tell(tmp_path: Path) -> None:
+    train = [row for row in synthetic(1_000, seed=2) if row.split is Split.TRAIN]
+    slow = [
+        replace(row, measured_at=NOW - timedelta(days=1), forward_ms=1.5 * row.forward_ms,
+                backward_ms=1.5 * row.backward_ms) for row in train[:400]
+    ]  # fmt: skip
+    store, rows = ModelStore(str(tmp_path)), [*slow, *train[400:], *TEST]
+    trained = calibrate_compute_version("cpu-fbgemm", Memory(rows, []), store, NOW)
+    manifest, _ = store.read(Version.parse(trained.version))
+    first, second = manifest["sittings"]
+    assert (first["rows"], first["factor"]) == (400, pytest.approx(1.5, rel=0.1))
+    assert second["factor"] == 1.0
+    mixed = metrics_on(model_of([*slow, *train[400:]]), TEST)["total"].mape
+    assert trained.metrics["total"].mape < 0.08 < mixed
 
 
 def test_some_of_the_measurements_are_drawn_by_seed(tmp_path: Path) -> None:
