@@ -48,8 +48,8 @@ class ComputeTraining:
     batch_size: int = 64
     learning_rate: float = 0.08
     clip: float = 1.0
-    table_hidden: int = 72
-    embedding: int = 32
+    table_hidden: int = 96
+    embedding: int = 40
     head_hidden: int = 33
     fusion: bool = True
     monotone: bool = True
