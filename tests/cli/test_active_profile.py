@@ -45,7 +45,7 @@ def models(tmp_path: Path) -> ModelStore:
     """A store with a version of each kind."""
     store = ModelStore(str(tmp_path / "models"))
     store.write(HARDWARE, "communication", exchange_weights(), COMMUNICATION_FACTS)
-    train_compute_version(HARDWARE, Memory(rows(300), []), store, ComputeTraining(epochs=3), NOW)
+    train_compute_version(HARDWARE, Memory(rows(310), []), store, ComputeTraining(epochs=3), NOW)
     return store
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from service.storage.measurements import MeasurementRepository
 from service.storage.rows import ComputeMeasurementRow
 from tests.api.processes import clean_environment, is_alive, kill, planning_processes, wait_for
 from tests.profiling.made_up_bench import MadeUpBench
+from tests.training.test_compute_training import synthetic
 
 SMALL = ["--hardware", "cpu-test", "--memory-gib", "0.03", "--ranks", "2"]
 
@@ -62,19 +64,22 @@ def test_profile_train_export_seed_and_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert environment
-    output = run("profile", *SMALL, "--tables", str(pool), "--samples", "80", "--exchanges", "3")
+    output = run("profile", *SMALL, "--tables", str(pool), "--samples", "20", "--exchanges", "3")
     assert "3 measured, 0 stored before\n" in output
-    assert "80 measured, 0 stored before, 0 refused" in output
+    assert "20 measured, 0 stored before, 0 refused" in output
     # Enough to train on, without the minutes that measuring them takes.
+    store = MeasurementRepository(engine)
     more = CommunicationCampaign("cpu-test", ranks=4, seed=1)
-    assert [*more.runs(MeasurementRepository(engine), 147, bench=MadeUpBench())][-1].measured == 147
+    assert [*more.runs(store, 147, bench=MadeUpBench())][-1].measured == 147
+    as_measured = store.compute("cpu-test")[0].environment
+    assert all(store.add_compute(replace(row, hardware="cpu-test", environment=as_measured)) for row in synthetic(320))
     assert "cpu-test/compute/1" in run("train", "compute", "--hardware", "cpu-test", "--epochs", "5")
     trained = run("train", "communication", "--hardware", "cpu-test", "--epochs", "5")
     assert "cpu-test/communication/1" in trained
-    assert "80 combinations and 150 exchanges" in run("db", "export", "--hardware", "cpu-test")
-    assert "0 of 80 combinations and 0 of 150 exchanges added" in run("db", "seed")
+    assert "340 combinations and 150 exchanges" in run("db", "export", "--hardware", "cpu-test")
+    assert "0 of 340 combinations and 0 of 150 exchanges added" in run("db", "seed")
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
-    assert "80 of 80 combinations and 150 of 150 exchanges added" in run("db", "seed", "--hardware", "cpu-test")
+    assert "340 of 340 combinations and 150 of 150 exchanges added" in run("db", "seed", "--hardware", "cpu-test")
 
     body = {
         "tables": json.loads(pool.read_text())["tables"],
