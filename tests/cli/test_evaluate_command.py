@@ -57,7 +57,8 @@ def test_the_shipped_versions_are_judged_as_their_manifests_say_and_drawn(tmp_pa
         version = STORE.latest("cpu-fbgemm", kind)
         assert version is not None
         stated = STORE.read(version)[0]
-        assert model["warnings"] == []
+        mixed = [f"{stated['data']['left_out']} combinations of tables of several parts are left out"]
+        assert model["warnings"] == (mixed if kind == "compute" else [])
         assert (model["version"], model["measurements"]) == (str(version), stated["data"]["rows"]["test"])
         for name, cost in model["costs"].items():
             overall = cost["overall"]
