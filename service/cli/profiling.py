@@ -46,16 +46,20 @@ def profile(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws; another seed is another campaign.")] = 0,
     optimizer: Annotated[
         list[Optimizer] | None,
-        typer.Option(help="Optimizer fused into the backward pass; give it once for each [all that the device has]."),
+        typer.Option(
+            help="Optimizer fused into the backward pass; give it once for each; all that the device has without it."
+        ),
     ] = None,
     data_type: Annotated[
         list[DataType] | None,
-        typer.Option(help="Precision of the weights; give it once for each [all that the device has]."),
+        typer.Option(help="Precision of the weights; give it once for each; all that the device has without it."),
     ] = None,
     memory_gib: Annotated[float, typer.Option(min=0.01, help="Most memory that one combination may take.")] = 4.0,
     ranks: Annotated[
         list[int] | None,
-        typer.Option(min=2, help="Ranks that exchange; give it once for each number [2, 4 and 8; on cuda all GPUs]."),
+        typer.Option(
+            min=2, help="Ranks that exchange; give it once for each number; 2, 4 and 8 without it, on cuda all GPUs."
+        ),
     ] = None,
     active: Annotated[
         bool,

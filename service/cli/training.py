@@ -22,7 +22,9 @@ def compute(
     ] = False,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Correct it by so many of the training part, 30 or more, drawn with --seed [all]."),
+        typer.Option(
+            min=1, help="Correct it by so many of the training part, 30 or more, drawn with --seed; all without it."
+        ),
     ] = None,
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
