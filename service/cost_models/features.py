@@ -19,10 +19,10 @@ from service.domain.tables import DataType, Optimizer, PoolingMode, Table
 FEATURES_VERSION = 2
 """Raised when a column's meaning changes; a model refuses features of another version."""
 
-CACHE_LINE_BYTES = 64
+_CACHE_LINE_BYTES = 64
 
 _SELDOM = (2, 16)
-_HALF_LINE_BYTES = CACHE_LINE_BYTES // 2
+_HALF_LINE_BYTES = _CACHE_LINE_BYTES // 2
 _CAPS_BYTES = (16, 32, 64, 128, 256, 512, 1_024, 2_048)
 _WIDTH_UNIT = 256.0
 _FLOAT_BYTES = 4
@@ -84,6 +84,6 @@ def _widths(tables: Sequence[Table]) -> Floats:
     """Features of width; [T, len(WIDTH_NAMES)]."""
     output = _FLOAT_BYTES * np.array([table.embedding_dim for table in tables], dtype=np.float64)
     row = np.array([table.row_bytes for table in tables], dtype=np.float64)
-    lines = [np.ceil(row / unit) * unit for unit in (CACHE_LINE_BYTES, _HALF_LINE_BYTES)]
+    lines = [np.ceil(row / unit) * unit for unit in (_CACHE_LINE_BYTES, _HALF_LINE_BYTES)]
     columns = [output, *(np.minimum(output, cap) for cap in _CAPS_BYTES), *lines]
     return np.stack([np.ones_like(output), *(column / _WIDTH_UNIT for column in columns)], axis=1)

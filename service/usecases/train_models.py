@@ -18,18 +18,18 @@ from service.cost_models.data_sheets import PROCESSORS, Processor
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements, UnknownHardware
 from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Kind, Split, comparable
-from service.domain.ports import MeasurementStore, ModelWriter
+from service.domain.ports import ComputeCostModel, MeasurementStore, ModelWriter
 from service.training.calibration import calibrate
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication
 from service.training.communication_trainer import CommunicationTraining, train_communication
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
-from service.training.compute_predictions import metrics_on, predicted_costs
+from service.training.compute_predictions import predicted_costs
 from service.training.compute_trainer import ComputeTraining, train_compute
 from service.training.cross_fitting import held_out_exchanges
 from service.training.intervals import fit_compute_intervals, fit_exchange_intervals
 from service.training.judged_rows import judged_combinations, judged_exchanges
-from service.training.metrics import Metrics
+from service.training.metrics import Metrics, metrics
 from service.training.sittings import PAUSE, sittings, without_factors
 from service.training.slices import Judged
 
@@ -134,9 +134,8 @@ def fit_compute(
     model = ComputeModel(f"{hardware}/compute/new", weights, FEATURES_VERSION, measured)
     validation, test = parts[Split.VALIDATION], parts[Split.TEST]
     arrays = fit_compute_intervals(predicted_costs(model, validation), parts[Split.TRAIN], validation, measured)
-    found = metrics_on(model, test)
     whole = model.with_errors(arrays)
-    coverage = _coverage(judged_combinations(whole, test))
+    found, coverage = _judged(whole, test)
     facts = {
         **_provenance(rows, now),
         "features_version": FEATURES_VERSION,
@@ -186,21 +185,10 @@ def calibrate_compute_version(
             "--from-analytic",
             known=known,
         )
-    if samples is not None and samples < LEAST_CALIBRATION:
-        raise TooFewMeasurements(
-            f"--samples {samples} is too few to correct an analytic model by, {LEAST_CALIBRATION} are needed: give "
-            "more, or leave --samples out to use all of the train part"
-        )
     stored = measurements.compute(hardware)
     rows = [row for row in comparable(stored) if row.split is not None]
     train, test = ([row for row in rows if row.split is split] for split in (Split.TRAIN, Split.TEST))
-    wanted = max(samples or 0, LEAST_CALIBRATION)
-    if len(train) < wanted or len(test) < LEAST_IN_PART:
-        raise TooFewMeasurements(
-            f"{len(train)} combinations of {hardware} by the newest device and bench are in the train part and "
-            f"{len(test)} in the test part, {wanted} to calibrate with and {LEAST_IN_PART} to judge it on are needed: "
-            f"{_REMEDY}"
-        )
+    _refuse_too_few(hardware, len(train), len(test), samples)
     times = sittings(rows, ComputeTraining(seed=seed))
     train, test = (without_factors(part, times) for part in (train, test))
     drawn = np.random.default_rng(seed).permutation(len(train))[: samples or len(train)]
@@ -210,7 +198,7 @@ def calibrate_compute_version(
     provenance = _provenance(chosen, now)
     calibration = Calibration(len(chosen), provenance["device"], measured_domain(chosen))
     model = CalibratedCompute(analytic.version, analytic, weights, calibration)
-    found, coverage = metrics_on(model, test), _coverage(judged_combinations(model, test))
+    found, coverage = _judged(model, test)
     counts = {Split.TRAIN.value: len(chosen), Split.VALIDATION.value: 0, Split.TEST.value: len(test)}
     facts = {
         **provenance,
@@ -286,6 +274,27 @@ def _parts(
             f"needed with {needed}, for intervals come from the {intervals_from.value} part: {_REMEDY}"
         )
     return parts
+
+
+def _refuse_too_few(hardware: str, train: int, test: int, samples: int | None) -> None:
+    """Raises TooFewMeasurements where rows of the parts, or the samples asked for, are too few to calibrate by."""
+    if samples is not None and samples < LEAST_CALIBRATION:
+        raise TooFewMeasurements(
+            f"--samples {samples} is too few to correct an analytic model by, {LEAST_CALIBRATION} are needed: give "
+            "more, or leave --samples out to use all of the train part"
+        )
+    wanted = max(samples or 0, LEAST_CALIBRATION)
+    if train < wanted or test < LEAST_IN_PART:
+        raise TooFewMeasurements(
+            f"{train} combinations of {hardware} by the newest device and bench are in the train part and {test} in "
+            f"the test part, {wanted} to calibrate with and {LEAST_IN_PART} to judge it on are needed: {_REMEDY}"
+        )
+
+
+def _judged(model: ComputeCostModel, test: Sequence[ComputeMeasurement]) -> tuple[dict[str, Metrics], dict[str, float]]:
+    """Metrics and coverage on the held-out part, by what they judge."""
+    judged = judged_combinations(model, test)
+    return {name: metrics(cost.predicted, cost.measured) for name, cost in judged.items()}, _coverage(judged)
 
 
 def _coverage(judged: Mapping[str, Judged]) -> dict[str, float]:

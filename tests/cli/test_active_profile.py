@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner
 
+from benchmarks.held_rows import HeldRows
 from service.cli import app
 from service.cli.choosing import LEAST_S, Choosers
 from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Split
@@ -20,7 +21,6 @@ from service.storage.measurements import MeasurementRepository
 from service.training.compute_trainer import ComputeTraining
 from service.usecases.train_models import train_compute_version
 from tests.cost_models.small_model import COMMUNICATION_FACTS, exchange_weights
-from tests.training.memory_store import Memory
 
 HARDWARE = "cpu-test"
 SETTINGS = CampaignSettings(HARDWARE, 0, (Optimizer.SGD,), (DataType.FP32,), 2**30)
@@ -45,7 +45,7 @@ def models(tmp_path: Path) -> ModelStore:
     """A store with a version of each kind."""
     store = ModelStore(str(tmp_path / "models"))
     store.write(HARDWARE, "communication", exchange_weights(), COMMUNICATION_FACTS)
-    train_compute_version(HARDWARE, Memory(rows(310), []), store, ComputeTraining(epochs=3), NOW)
+    train_compute_version(HARDWARE, HeldRows(rows(310), []), store, ComputeTraining(epochs=3), NOW)
     return store
 
 
@@ -59,7 +59,7 @@ def in_active(count: int) -> list[ComputeMeasurement]:
 
 
 def choosers_of(models: ModelStore, stored: list[ComputeMeasurement], retrain_every: int) -> Choosers:
-    return Choosers(models, SETTINGS, "active", Memory(stored, []), retrain_every)
+    return Choosers(models, SETTINGS, "active", HeldRows(stored, []), retrain_every)
 
 
 def test_the_newest_version_chooses_until_enough_was_measured(
@@ -87,7 +87,7 @@ def test_a_campaign_that_goes_on_is_learnt_from_first_unless_the_version_has_alr
     stored = [*rows(310), *in_active(20)]
     first = choosers_of(models, stored, 20)(20, LONG)
     assert first.name.startswith("trained anew")
-    train_compute_version(HARDWARE, Memory(stored, []), models, ComputeTraining(epochs=3), NOW)
+    train_compute_version(HARDWARE, HeldRows(stored, []), models, ComputeTraining(epochs=3), NOW)
     newest = choosers_of(models, stored, 20)
     assert newest(20, LONG).name.startswith(f"{HARDWARE}/compute/2, ")
     assert newest(39, LONG).learnt["active"] == 20
@@ -111,9 +111,9 @@ def test_without_trained_versions_the_remedy_is_named(tmp_path: Path, capsys: py
         (SETTINGS, "communication"),
     ):
         if kind == "communication":
-            train_compute_version(HARDWARE, Memory(rows(310), []), store, ComputeTraining(epochs=1), NOW)
+            train_compute_version(HARDWARE, HeldRows(rows(310), []), store, ComputeTraining(epochs=1), NOW)
         with pytest.raises(SystemExit):
-            Choosers(store, settings, "active", Memory([], []), 0)
+            Choosers(store, settings, "active", HeldRows([], []), 0)
         said = capsys.readouterr().err
         assert f"no {kind} version of {settings.hardware} was trained" in said
         assert f"`shardwright profile --device {settings.device} --hardware {settings.hardware}`" in said

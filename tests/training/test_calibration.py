@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.held_rows import HeldRows
 from service.cost_models.calibrated import INSIDE, OUTSIDE, CalibratedCompute, Calibration
 from service.domain.errors import DamagedArtifact, TooFewMeasurements, UnknownHardware
 from service.domain.measurements import ComputeMeasurement, Split
@@ -20,7 +21,6 @@ from service.training.compute_predictions import measured_costs, metrics_on, pre
 from service.training.intervals import with_total
 from service.usecases.train_models import calibrate_compute_version
 from tests.training.data_sheet_machine import ANALYTIC, NOW, synthetic
-from tests.training.memory_store import Memory
 
 ROWS = synthetic(240)
 TRAIN = [row for row in ROWS if row.split is Split.TRAIN]
@@ -120,7 +120,7 @@ def test_what_lies_outside_the_measurements_is_new_and_less_sure(model: Calibrat
 
 def test_a_calibrated_version_is_loaded_as_it_was_written(tmp_path: Path, model: CalibratedCompute) -> None:
     store = ModelStore(str(tmp_path))
-    trained = calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW)
+    trained = calibrate_compute_version("cpu-fbgemm", HeldRows(ROWS, []), store, NOW)
     version = Version.parse(trained.version)
     assert store.newest("cpu-fbgemm", "compute") == version == Version("cpu-fbgemm", "compute", 1)
     loaded = store.compute_model(version)
@@ -136,7 +136,7 @@ def test_a_calibrated_version_is_loaded_as_it_was_written(tmp_path: Path, model:
 
 def test_a_version_of_another_analytic_formula_is_refused_with_the_remedy(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
-    version = Version.parse(calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW).version)
+    version = Version.parse(calibrate_compute_version("cpu-fbgemm", HeldRows(ROWS, []), store, NOW).version)
     manifest, weights = store.read(version)
     facts = {name: value for name, value in manifest.items() if name not in ("format", "version", "weights_sha256")}
     older = store.write(
@@ -156,7 +156,7 @@ def test_a_slower_day_is_taken_out_where_there_are_rows_enough_to_tell(tmp_path:
                 backward_ms=1.5 * row.backward_ms) for row in train[:400]
     ]  # fmt: skip
     store, rows = ModelStore(str(tmp_path)), [*slow, *train[400:], *TEST]
-    trained = calibrate_compute_version("cpu-fbgemm", Memory(rows, []), store, NOW)
+    trained = calibrate_compute_version("cpu-fbgemm", HeldRows(rows, []), store, NOW)
     manifest, _ = store.read(Version.parse(trained.version))
     first, second = manifest["sittings"]
     assert (first["rows"], first["factor"]) == (400, pytest.approx(1.5, rel=0.1))
@@ -168,7 +168,7 @@ def test_a_slower_day_is_taken_out_where_there_are_rows_enough_to_tell(tmp_path:
 def test_some_of_the_measurements_are_drawn_by_seed(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     for seed in (0, 0, 1):
-        calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW, samples=60, seed=seed)
+        calibrate_compute_version("cpu-fbgemm", HeldRows(ROWS, []), store, NOW, samples=60, seed=seed)
     manifests = [store.read(Version("cpu-fbgemm", "compute", number))[0] for number in (1, 2, 3)]
     assert [manifest["data"]["rows"]["train"] for manifest in manifests] == [60] * 3
     first, again, other = (manifest["samples"]["fingerprint"] for manifest in manifests)
@@ -181,19 +181,19 @@ def test_too_few_measurements_are_refused_with_a_remedy(
 ) -> None:
     store = ModelStore(str(tmp_path))
     with pytest.raises(TooFewMeasurements, match=r"to calibrate with.*shardwright profile"):
-        calibrate_compute_version("cpu-fbgemm", Memory(rows, []), store, NOW, samples)
+        calibrate_compute_version("cpu-fbgemm", HeldRows(rows, []), store, NOW, samples)
     assert store.latest("cpu-fbgemm", "compute") is None
 
 
 def test_fewer_samples_than_a_calibration_needs_are_refused_by_name(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     with pytest.raises(TooFewMeasurements, match=r"--samples 29 is too few .*, 30 are needed: .* leave --samples out"):
-        calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW, samples=29)
+        calibrate_compute_version("cpu-fbgemm", HeldRows(ROWS, []), store, NOW, samples=29)
     assert store.latest("cpu-fbgemm", "compute") is None
-    calibrate_compute_version("cpu-fbgemm", Memory(ROWS, []), store, NOW, samples=30)
+    calibrate_compute_version("cpu-fbgemm", HeldRows(ROWS, []), store, NOW, samples=30)
     assert store.latest("cpu-fbgemm", "compute") is not None
 
 
 def test_hardware_without_a_data_sheet_cannot_be_calibrated(tmp_path: Path) -> None:
     with pytest.raises(UnknownHardware, match=r"no data sheet of hardware 'cpu-x'.*without --from-analytic"):
-        calibrate_compute_version("cpu-x", Memory(ROWS, []), ModelStore(str(tmp_path)), NOW)
+        calibrate_compute_version("cpu-x", HeldRows(ROWS, []), ModelStore(str(tmp_path)), NOW)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.exchange_skew import transfer_errors
+from benchmarks.held_rows import HeldRows
 from service.cost_models.communication import CommunicationModel, exchange_quantities, exchanged_bytes
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, Split
@@ -23,7 +24,6 @@ from service.training.communication_trainer import (
 )
 from service.training.cross_fitting import FOLDS, held_out_exchanges
 from service.usecases.train_models import train_communication_version
-from tests.training.memory_store import Memory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUICK = CommunicationTraining(epochs=20)
@@ -70,7 +70,7 @@ def trained(rows: list[CommunicationMeasurement], config: CommunicationTraining 
 def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     rows = exchanges(900)
-    found = train_communication_version("cpu-x", Memory([], rows), store, QUICK, NOW)
+    found = train_communication_version("cpu-x", HeldRows([], rows), store, QUICK, NOW)
     assert found.version == "cpu-x/communication/1"
     assert found.metrics["forward_transfer"].mape < 0.06
     assert found.metrics["backward_8"].mape < 0.06
@@ -138,7 +138,7 @@ def test_the_part_of_an_exchange_does_not_depend_on_the_order_of_its_ranks() -> 
 def test_too_few_exchanges_are_refused_with_a_remedy(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     with pytest.raises(TooFewMeasurements, match="shardwright profile"):
-        train_communication_version("cpu-x", Memory([], exchanges(20)), store, QUICK, NOW)
+        train_communication_version("cpu-x", HeldRows([], exchanges(20)), store, QUICK, NOW)
     assert store.latest("cpu-x", "communication") is None
 
 
@@ -146,18 +146,18 @@ def test_intervals_are_not_fitted_to_a_few_exchanges(tmp_path: Path) -> None:
     rows = exchanges(800)
     train, others = ([row for row in rows if (row.split is Split.TRAIN) is wanted] for wanted in (True, False))
     with pytest.raises(TooFewMeasurements, match=r"38 train.*39 train.*shardwright profile"):
-        train_communication_version("cpu-x", Memory([], train[:38] + others), ModelStore(str(tmp_path)), SHORT, NOW)
+        train_communication_version("cpu-x", HeldRows([], train[:38] + others), ModelStore(str(tmp_path)), SHORT, NOW)
 
 
 def test_numbers_of_devices_with_too_few_exchanges_count_as_not_measured(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     few = [replace(row, campaign="few") for row in exchanges(8, ranks=(8,))]
-    train_communication_version("cpu-x", Memory([], exchanges(300, ranks=(2, 4)) + few), store, SHORT, NOW)
+    train_communication_version("cpu-x", HeldRows([], exchanges(300, ranks=(2, 4)) + few), store, SHORT, NOW)
     manifest, _ = store.read(Version("cpu-x", "communication", 1))
     assert manifest["measured"]["ranks"] == [2, 4]
     assert manifest["measured"]["oversubscribed"] == []
     with pytest.raises(TooFewMeasurements, match="no number of devices has 5 exchanges"):
-        train_communication_version("cpu-x", Memory([], exchanges(200, ranks=tuple(range(2, 42)))), store, SHORT, NOW)
+        train_communication_version("cpu-x", HeldRows([], exchanges(200, ranks=tuple(range(2, 42)))), store, SHORT, NOW)
 
 
 def test_what_intervals_are_fitted_to_neither_trained_a_model_nor_chose_its_epoch() -> None:
@@ -185,7 +185,7 @@ def test_only_the_comparable_is_trained_on(tmp_path: Path) -> None:
              for bench in ("2", "9") for row in newest]  # fmt: skip
     unnamed = [replace(row, campaign="unnamed", environment={}) for row in newest]
     for rows in (newest, [*older, *newest, *unnamed]):
-        train_communication_version("cpu-x", Memory([], rows), store, SHORT, NOW)
+        train_communication_version("cpu-x", HeldRows([], rows), store, SHORT, NOW)
     (alone, weights), (mixed, again) = (store.read(Version("cpu-x", "communication", n)) for n in (1, 2))
     assert all(np.array_equal(weights[name], again[name]) for name in weights)
     assert mixed["data"] == alone["data"] | {"left_out": 1200}
@@ -199,7 +199,7 @@ def test_campaigns_that_take_turns_share_the_hours(tmp_path: Path) -> None:
         for row in exchanges(300)
     ]
     rows[-1] = replace(rows[-1], measured_at=NOW + timedelta(days=1))
-    train_communication_version("cpu-x", Memory([], rows), store, SHORT, NOW)
+    train_communication_version("cpu-x", HeldRows([], rows), store, SHORT, NOW)
     manifest, _ = store.read(Version("cpu-x", "communication", 1))
     # Of 298 gaps of 10 s those that led to the first 50, but for the very first, are a's, as is every other 50.
     assert manifest["campaigns"] == {"a": {"rows": 150, "hours": 0.41}, "b": {"rows": 150, "hours": 0.41}}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.held_rows import HeldRows
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import DamagedArtifact, TooFewMeasurements
@@ -22,7 +23,6 @@ from service.training.compute_trainer import ComputeTraining, train_compute, tra
 from service.training.metrics import metrics
 from service.usecases.evaluate_models import evaluate_compute_version
 from service.usecases.train_models import LEAST_FOR_INTERVALS, train_compute_version
-from tests.training.memory_store import Memory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUICK = ComputeTraining(epochs=60)
@@ -55,7 +55,7 @@ def synthetic(count: int) -> list[ComputeMeasurement]:
 def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     rows = synthetic(700)
-    trained = train_compute_version("cpu-x", Memory(rows, []), store, QUICK, NOW)
+    trained = train_compute_version("cpu-x", HeldRows(rows, []), store, QUICK, NOW)
     assert trained.version == "cpu-x/compute/1"
     assert trained.metrics["total"].mape < 0.15
     assert trained.metrics["total"].tau > 0.9
@@ -73,7 +73,7 @@ def test_a_trained_version_predicts_what_it_has_not_seen(tmp_path: Path) -> None
 def test_the_reported_metrics_are_those_of_the_frozen_test_part(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     rows = synthetic(300)
-    trained = train_compute_version("cpu-x", Memory(rows, []), store, ComputeTraining(epochs=5), NOW)
+    trained = train_compute_version("cpu-x", HeldRows(rows, []), store, ComputeTraining(epochs=5), NOW)
     model = store.compute_model(Version("cpu-x", "compute", 1))
     assert isinstance(model, ComputeModel)
     test = [m for m in rows if m.split is Split.TEST]
@@ -86,7 +86,7 @@ def test_combinations_that_mix_parts_are_left_out_and_counted(tmp_path: Path) ->
     one, other = (next(m for m in rows if m.split is split) for split in (Split.TRAIN, Split.TEST))
     mixed = replace(one, index=300, tables=one.tables + other.tables, forward_ms=1e6)
     store = ModelStore(str(tmp_path))
-    trained = train_compute_version("cpu-x", Memory([*rows, mixed], []), store, ComputeTraining(epochs=1), NOW)
+    trained = train_compute_version("cpu-x", HeldRows([*rows, mixed], []), store, ComputeTraining(epochs=1), NOW)
     manifest, _ = store.read(Version("cpu-x", "compute", 1))
     assert manifest["data"] == {"fingerprint": data_fingerprint(rows), "rows": trained.rows, "left_out": 1}
     model = store.compute_model(Version("cpu-x", "compute", 1))
@@ -139,7 +139,7 @@ def test_the_order_of_tables_in_a_combination_does_not_change_its_prediction() -
 def test_too_few_measurements_are_refused_with_a_remedy(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     with pytest.raises(TooFewMeasurements, match="shardwright profile"):
-        train_compute_version("cpu-x", Memory(synthetic(20), []), store, QUICK, NOW)
+        train_compute_version("cpu-x", HeldRows(synthetic(20), []), store, QUICK, NOW)
     assert store.latest("cpu-x", "compute") is None
 
 
@@ -147,7 +147,7 @@ def test_intervals_are_not_fitted_to_a_few_rows(tmp_path: Path) -> None:
     store = ModelStore(str(tmp_path))
     rows = synthetic(400)
     others, held_out = ([m for m in rows if (m.split is Split.VALIDATION) is held] for held in (False, True))
-    few, enough = (Memory(others + held_out[:count], []) for count in (LEAST_FOR_INTERVALS - 1, LEAST_FOR_INTERVALS))
+    few, enough = (HeldRows(others + held_out[:count], []) for count in (LEAST_FOR_INTERVALS - 1, LEAST_FOR_INTERVALS))
     with pytest.raises(TooFewMeasurements, match=r"38 validation.*39 validation.*shardwright profile"):
         train_compute_version("cpu-x", few, store, ComputeTraining(epochs=2), NOW)
     assert store.latest("cpu-x", "compute") is None
@@ -163,7 +163,7 @@ def test_what_was_measured_is_what_was_trained_on(tmp_path: Path) -> None:
         for m in synthetic(400)
     ]
     store = ModelStore(str(tmp_path))
-    train_compute_version("cpu-x", Memory(rows, []), store, ComputeTraining(epochs=2), NOW)
+    train_compute_version("cpu-x", HeldRows(rows, []), store, ComputeTraining(epochs=2), NOW)
     measured = store.read(Version("cpu-x", "compute", 1))[0]["measured"]
     assert measured["data_types"] == ["fp32"]
     assert measured["batch_sizes"] == [2048, 8192]
@@ -174,7 +174,7 @@ def test_one_model_tells_optimizers_apart(tmp_path: Path) -> None:
     rows = synthetic(300)
     slower = [replace(m, optimizer=Optimizer.ADAGRAD, backward_ms=4 * m.backward_ms) for m in rows]
     store = ModelStore(str(tmp_path))
-    train_compute_version("cpu-x", Memory(rows + slower, []), store, ComputeTraining(epochs=30), NOW)
+    train_compute_version("cpu-x", HeldRows(rows + slower, []), store, ComputeTraining(epochs=30), NOW)
     model = store.compute_model(Version("cpu-x", "compute", 1))
     sgd, adagrad = (model.head(model.encode(rows[0].tables, 8192, o).sum(axis=0)) for o in list(Optimizer)[0:3:2])
     assert adagrad[0] == pytest.approx(sgd[0], rel=0.3)
@@ -186,7 +186,7 @@ def test_benches_are_not_mixed(tmp_path: Path) -> None:
     newer = [replace(m, environment={**m.environment, "bench": "2"}) for m in rows]
     older = [replace(m, campaign="older", forward_ms=99.0) for m in rows]
     store = ModelStore(str(tmp_path))
-    trained = train_compute_version("cpu-x", Memory(older + newer, []), store, ComputeTraining(epochs=1), NOW)
+    trained = train_compute_version("cpu-x", HeldRows(older + newer, []), store, ComputeTraining(epochs=1), NOW)
     manifest, _ = store.read(Version("cpu-x", "compute", 1))
     assert manifest["data"]["fingerprint"] == data_fingerprint(newer)
     assert manifest["data"]["rows"] == trained.rows
