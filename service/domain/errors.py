@@ -71,7 +71,8 @@ class Infeasible(ShardwrightError):
 
     Args:
         detail: the sentence for people.
-        reason: ``total_memory``, ``table_exceeds_device`` or ``packing``.
+        reason: ``total_memory``, ``table_exceeds_device``, ``pinned``, ``colocate``, ``separate``, ``packing`` or
+            ``max_moved_bytes``.
         proven: True where no plan can exist, False where the search found none.
         shortfall_bytes: bytes missing, 0 where the amount is not known.
         tables: names of the tables that bind.

@@ -45,6 +45,9 @@ class Constraints:
         min_shard_dim: narrowest slice, columns.
         max_shard_dim: widest shard, columns; wider tables are cut.
         count_buffers: whether a step's buffers count as memory.
+        pin: devices allowed for every slice of a table, by the table's name.
+        colocate: groups of tables, by name; all slices of a group's tables are on one device.
+        separate: groups of tables, by name, no two of which have slices on the same device.
     """
 
     sharding_types: frozenset[ShardingType] = frozenset(ShardingType)
@@ -52,6 +55,9 @@ class Constraints:
     min_shard_dim: int = DIM_MULTIPLE
     max_shard_dim: int = 1024
     count_buffers: bool = True
+    pin: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    colocate: tuple[tuple[str, ...], ...] = ()
+    separate: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,22 @@ class Shard:
     def width(self) -> int:
         """Columns of the shard."""
         return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A plan that is running, from which another one is to be reached.
+
+    Attributes:
+        tables: the tables that it places; a table of the problem that is not among them is new and costs no move.
+        shards: where their columns are.
+        max_moved_bytes: bytes of weights and optimizer state that may come to a device that did not hold them; None
+            for any number.
+    """
+
+    tables: tuple[Table, ...]
+    shards: tuple[Shard, ...]
+    max_moved_bytes: int | None = None
 
 
 def tables_on_devices(problem: Problem, shards: Iterable[Shard]) -> list[list[Table]]:

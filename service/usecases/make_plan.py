@@ -11,10 +11,11 @@ from service.cost_models.assumptions import memory_assumptions, novelty_assumpti
 from service.domain.costs import Interval
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest
-from service.domain.plan import Algorithm, Problem, Shard, ShardingType, tables_on_devices
+from service.domain.plan import Algorithm, Problem, Running, Shard, ShardingType, tables_on_devices
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
+from service.search.bound import lower_bound_ms
 from service.search.cuts import can_be_cut, cuts_that_pack
 from service.search.feasibility import Found, check_total_memory
 from service.search.precut import precut, slices_of
@@ -41,6 +42,7 @@ class PlanResult:
         devices: one report a device.
         max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
         max_cost_interval_ms: its 90% interval.
+        lower_bound_ms: what no plan's predicted cost is below.
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, one sentence each.
         novelty: how far each of the problem's tables, as it is cut, is from what was measured; T entries.
@@ -52,13 +54,29 @@ class PlanResult:
     devices: tuple[DeviceReport, ...]
     max_cost_ms: float
     max_cost_interval_ms: Interval
+    lower_bound_ms: float
     models: Mapping[str, str]
     assumptions: tuple[str, ...]
     novelty: tuple[float, ...]
 
 
-def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: int, deadline: Deadline) -> PlanResult:
+def make_plan(
+    problem: Problem,
+    models: CostModels,
+    algorithm: Algorithm,
+    seed: int,
+    deadline: Deadline,
+    running: Running | None = None,
+) -> PlanResult:
     """Plans a problem; deterministic for a seed unless the deadline cuts the search short.
+
+    Args:
+        problem: what is planned.
+        models: what prices plans.
+        algorithm: what searches.
+        seed: of what is drawn at random.
+        deadline: when the best plan so far is the answer.
+        running: a plan from which the answer is to be reached; None where there is none.
 
     Raises:
         InvalidRequest: ``problem_faults`` finds any.
@@ -82,6 +100,7 @@ def make_plan(problem: Problem, models: CostModels, algorithm: Algorithm, seed: 
         devices=plan.devices,
         max_cost_ms=plan.max_cost_ms,
         max_cost_interval_ms=plan.max_cost_interval_ms,
+        lower_bound_ms=lower_bound_ms(problem, models),
         models=models.versions,
         assumptions=(
             *assumptions_of(problem, models, plan, novelty),

@@ -1,0 +1,75 @@
+"""What the constraints come to for a search: which tables move as one, and which devices may take what."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.domain.plan import Problem
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rules:
+    """Constraints on where U units go; a unit is a table, or several that are on one device together.
+
+    Attributes:
+        units: positions of each unit's tables in the problem, ascending; units by their first table.
+        unit_of: the unit of each table; T entries.
+        allowed: whether a device may take a unit; [U, D].
+        apart: whether two units must not share a device; symmetric, [U, U].
+    """
+
+    units: tuple[tuple[int, ...], ...]
+    unit_of: tuple[int, ...]
+    allowed: Flags
+    apart: Flags
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Rules":
+        """The rules that a problem's constraints make; names that no table has are left out."""
+        units = _units(problem)
+        unit_of = [0] * len(problem.tables)
+        for unit, tables in enumerate(units):
+            for table in tables:
+                unit_of[table] = unit
+        allowed = np.ones((len(units), problem.topology.device_count), dtype=np.bool_)
+        for name, devices in problem.constraints.pin.items():
+            for table in _positions(problem, [name]):
+                here = np.zeros(problem.topology.device_count, dtype=np.bool_)
+                here[list(devices)] = True
+                allowed[unit_of[table]] &= here
+        apart = np.zeros((len(units), len(units)), dtype=np.bool_)
+        for names in problem.constraints.separate:
+            group = sorted({unit_of[table] for table in _positions(problem, names)})
+            apart[np.ix_(group, group)] = True
+        np.fill_diagonal(apart, val=False)
+        return cls(units, tuple(unit_of), allowed, apart)
+
+
+def _units(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    """Tables by the groups that colocation makes of them; groups that share a table are one."""
+    parent = list(range(len(problem.tables)))
+
+    def root(table: int) -> int:
+        while parent[table] != table:
+            table = parent[table]
+        return table
+
+    for names in problem.constraints.colocate:
+        found = [root(table) for table in _positions(problem, names)]
+        for table in found:
+            # The first table of all stands for the group.
+            first, last = sorted((root(found[0]), root(table)))
+            parent[last] = first
+    members: dict[int, list[int]] = {}
+    for table in range(len(parent)):
+        members.setdefault(root(table), []).append(table)
+    return tuple(map(tuple, members.values()))
+
+
+def _positions(problem: Problem, names: Sequence[str]) -> Iterator[int]:
+    wanted = set(names)
+    return (i for i, table in enumerate(problem.tables) if table.name in wanted)
