@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from service.domain.costs import Interval
 from service.domain.errors import InvalidRequest
-from service.domain.plan import Problem, Shard, Slice, tiling_faults
+from service.domain.plan import Problem, Shard, tiling_faults
 from service.domain.ports import CostModels
-from service.search.workspace import Workspace
+from service.search.shards import shard_widths
 from service.usecases.make_plan import assumptions_of, novelty_of
 from service.usecases.pricing import DeviceReport, priced
 from service.usecases.validate import problem_faults
@@ -48,10 +46,7 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
     faults = problem_faults(problem) or tiling_faults(problem.tables, problem.topology.device_count, shards)
     if faults:
         raise InvalidRequest(faults)
-    index = {table.name: i for i, table in enumerate(problem.tables)}
-    placed = sorted((Slice(index[shard.table], shard.start, shard.stop), shard.device) for shard in shards)
-    workspace = Workspace.of(problem, [piece for piece, _ in placed], models)
-    plan = priced(workspace, np.array([device for _, device in placed], dtype=np.int64))
+    plan = priced(problem, models, _merged(problem, shards))
     return Estimate(
         shards=plan.shards,
         devices=plan.devices,
@@ -63,6 +58,21 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
             *_overfull(plan.devices),
         ),
     )
+
+
+def _merged(problem: Problem, shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    """The shards by table and column; those that touch on a device are one, as far as the constraints allow it."""
+    index = {table.name: i for i, table in enumerate(problem.tables)}
+    merged: list[Shard] = []
+    for shard in sorted(shards, key=lambda shard: (index[shard.table], shard.start)):
+        table, last = problem.tables[index[shard.table]], merged[-1] if merged else None
+        if last and (last.table, last.device, last.stop) == (shard.table, shard.device, shard.start):
+            columns = shard.stop - last.start
+            if len(shard_widths(problem.constraints, table.embedding_dim, columns)) == 1:
+                merged[-1] = Shard(shard.table, last.start, shard.stop, shard.device)
+                continue
+        merged.append(shard)
+    return tuple(merged)
 
 
 def _overfull(devices: Sequence[DeviceReport]) -> list[str]:

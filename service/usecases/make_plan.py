@@ -16,10 +16,12 @@ from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
 from service.search.bound import lower_bound_ms
+from service.search.catalogue import no_plan_in_time
 from service.search.cuts import can_be_cut, cuts_that_pack
 from service.search.feasibility import Found, check_total_memory
+from service.search.layout import shards_of
 from service.search.precut import precut, slices_of
-from service.search.workspace import Workspace, no_plan_in_time
+from service.search.workspace import Workspace
 from service.usecases.pricing import DeviceReport, Priced, priced
 from service.usecases.validate import problem_faults
 
@@ -90,7 +92,7 @@ def make_plan(
     search = search_of(algorithm)
     check_total_memory(problem, deadline)
     found = _placed(problem, models, search, seed, deadline)
-    plan = priced(found.workspace, found.placement)
+    plan = priced(problem, models, shards_of(found.workspace, found.placement))
     novelty = novelty_of(problem, models, plan.shards)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
