@@ -12,7 +12,7 @@ from service.domain.plan import Problem
 from service.domain.ports import ComputeCostModel, CostModels, Embeddings
 from service.domain.tables import Optimizer, Table
 from service.search.rules import Rules
-from service.search.shards import shard_widths
+from service.search.shards import may_hold, shard_widths
 
 Integers = NDArray[np.int64]
 
@@ -99,6 +99,13 @@ class Catalogue:
     def whole(self, unit: int) -> Piece:
         """All columns of a unit."""
         return Piece(unit, self._whole[unit])
+
+    def allowed(self, piece: Piece) -> bool:
+        """Whether a device may hold a piece."""
+        unit = self.rules.units[piece.unit]
+        if len(unit) > 1:
+            return piece == self.whole(piece.unit)
+        return may_hold(self.problem.constraints, self.problem.tables[unit[0]].embedding_dim, piece.width)
 
     def tables(self, piece: Piece) -> list[Table]:
         """Shards of a piece on one device, as tables of their width."""

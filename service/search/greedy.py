@@ -15,6 +15,9 @@ from service.search.workspace import Workspace
 
 RANDOM_ATTEMPTS = 16
 
+_PIECES_BETWEEN_CLOCKS = 256
+_NEVER = Deadline()
+
 Weight = Callable[[Table], float]
 
 _LARGEST = np.iinfo(np.int64).max
@@ -60,13 +63,13 @@ def lowest_device(load: NDArray[np.generic], used: Integers, legal: Flags) -> ND
     return chosen
 
 
-def greedy_placement(workspace: Workspace, weight: Weight) -> Integers | None:
+def greedy_placement(workspace: Workspace, weight: Weight, deadline: Deadline = _NEVER) -> Integers | None:
     """Pieces by descending weight, each to the device with the smallest sum of weights among those that may take it.
 
     A piece of weight 0 changes no sum, so all devices tie for it and memory decides: such pieces do not pile up.
 
     Returns:
-        device of each piece, [S], or None where one finds no device.
+        device of each piece, [S], or None where one finds no device or the deadline passed.
     """
     weights = np.array([sum(map(weight, workspace.catalogue.tables(piece))) for piece in workspace.keys])
     memory, units = workspace.memory_bytes, workspace.units
@@ -74,7 +77,9 @@ def greedy_placement(workspace: Workspace, weight: Weight) -> Integers | None:
     used = np.zeros(workspace.device_count, dtype=np.int64)
     present, row = Presence(workspace.catalogue.rules, 1), np.zeros(1, dtype=np.intp)
     placement = np.zeros(len(weights), dtype=np.int64)
-    for i in np.lexsort((-memory, -weights)):
+    for n, i in enumerate(np.lexsort((-memory, -weights))):
+        if n % _PIECES_BETWEEN_CLOCKS == 0 and deadline.passed():
+            return None
         legal = (used + memory[i] <= workspace.limits) & present.legal(row, units[[i]])[0]
         if not legal.any():
             return None
@@ -95,7 +100,9 @@ def greedy(workspace: Workspace, weight: Weight, deadline: Deadline) -> Found:
     """
     if deadline.passed():
         raise no_plan_in_time()
-    placement = greedy_placement(workspace, weight)
+    placement = greedy_placement(workspace, weight, deadline)
+    if placement is None and deadline.passed():
+        raise no_plan_in_time()
     return place_by_memory(workspace, deadline) if placement is None else Found(workspace, placement)
 
 

@@ -53,7 +53,7 @@ def _greedy_placements(workspace: Workspace, deadline: Deadline) -> list[Integer
     for weight in WEIGHTS.values():
         if deadline.passed():
             break
-        placement = greedy_placement(workspace, weight)
+        placement = greedy_placement(workspace, weight, deadline)
         if placement is not None:
             placements.append(placement)
     return placements
