@@ -193,6 +193,9 @@ def _faults_of_the_rest(
     except ValidationError:
         return []
     replaced = [f"/{key}" for key in broken - {"tables"}] + [f"/tables/{i}" for i in tables]
+    if "previous_plan_id" in broken:
+        # It is there, whatever is wrong with it.
+        replaced.append("/max_moved_bytes")
     return [
         fault
         for fault in found

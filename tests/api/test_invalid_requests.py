@@ -87,6 +87,7 @@ def test_every_fault_is_listed_at_once_with_its_table(client: httpx.Client) -> N
         ({"constraints": {"sharding_types": []}}, "/constraints/sharding_types"),
         ({"constraints": {"row_multiple": 4}}, "/constraints/row_multiple"),
         ({"previous_plan_id": "0" * 31}, "/previous_plan_id"),
+        ({"previous_plan_id": 0, "max_moved_bytes": 1}, "/previous_plan_id"),
         ({"max_moved_bytes": 0}, "/max_moved_bytes"),
         ({"previous_plan_id": "0" * 32, "max_moved_bytes": -1}, "/max_moved_bytes"),
     ],

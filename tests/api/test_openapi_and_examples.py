@@ -1,6 +1,7 @@
 """The committed OpenAPI document and the example requests keep to what the service does."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,10 @@ def _references(node: Any) -> list[str]:
 
 def test_the_workloads_that_the_readme_promises_are_there() -> None:
     named = {path.stem for path in EXAMPLES}
-    assert named == {"mlperf_dlrm_dcnv2", "mlperf_dlrm_dcnv2_h100", "criteo_kaggle", "nvidia_synthetic_tiny"}
+    assert named == {
+        "mlperf_dlrm_dcnv2", "mlperf_dlrm_dcnv2_h100", "criteo_kaggle", "criteo_kaggle_constraints",
+        "nvidia_synthetic_tiny",
+    }  # fmt: skip
     readme = (ROOT / "examples" / "README.md").read_text()
     assert all(path.name in readme for path in EXAMPLES)
 
@@ -82,9 +86,17 @@ def test_every_example_is_a_valid_request(path: Path) -> None:
     assert len(problem.tables) == len(json.loads(path.read_text())["tables"])
 
 
+def test_the_constraints_of_an_example_are_all_that_sets_it_apart() -> None:
+    plain, constrained = (
+        json.loads((ROOT / "examples" / f"criteo_kaggle{suffix}.json").read_text()) for suffix in ("", "_constraints")
+    )
+    assert set(constrained.pop("constraints")) == {"pin", "colocate", "separate"}
+    assert constrained == plain
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_restate_the_facts_of_their_source(path: Path) -> None:
-    source = ROOT.parent / "shared" / "data" / "tables" / path.name.replace("_h100", "")
+    source = ROOT.parent / "shared" / "data" / "tables" / re.sub("_(h100|constraints)", "", path.name)
     if not source.is_file():
         pytest.skip("../shared/data is not beside this checkout")
     facts = ("name", "num_embeddings", "embedding_dim", "pooling_factor")
