@@ -11,6 +11,7 @@ from service.cost_models.assumptions import memory_assumptions, novelty_assumpti
 from service.domain.costs import Interval
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest
+from service.domain.moves import Move, moves
 from service.domain.plan import Algorithm, Problem, Running, Shard, ShardingType, tables_on_devices
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
@@ -48,6 +49,7 @@ class PlanResult:
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, one sentence each.
         novelty: how far each of the problem's tables, as it is cut, is from what was measured; T entries.
+        moves: what comes to devices that did not have it under the running plan; None where there is none.
     """
 
     status: PlanStatus
@@ -60,6 +62,7 @@ class PlanResult:
     models: Mapping[str, str]
     assumptions: tuple[str, ...]
     novelty: tuple[float, ...]
+    moves: tuple[Move, ...] | None
 
 
 def make_plan(
@@ -109,6 +112,7 @@ def make_plan(
             *(by_memory if found.by_memory_alone else []),
         ),
         novelty=novelty,
+        moves=None if running is None else moves(problem, running, plan.shards),
     )
 
 
