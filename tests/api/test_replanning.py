@@ -119,6 +119,20 @@ def test_a_plan_of_another_release_can_be_the_one_that_is_running() -> None:
     assert planning.diff(plan_id, plan_id).moves == []
 
 
+def test_a_plan_for_other_hardware_and_more_devices_can_follow() -> None:
+    plans, planner = _Plans(), HerePlanner()
+    planning = planning_with(plans, planner)
+    first = planning.plan(_body(), 1000.0)
+    other = {"count": 4, "memory_bytes": GIB, "hardware": "slow"}
+    second = planning.plan(_body(devices=other, previous_plan_id=first["plan_id"]), 1000.0)
+    here = {(shard["table"], shard["device"]) for shard in first["shards"]}
+    # Tables of one shard each: what is on another device than before has moved.
+    assert {move["table"] for move in second["moves"]} == {
+        shard["table"] for shard in second["shards"] if (shard["table"], shard["device"]) not in here
+    }
+    assert len(planning.diff(first["plan_id"], second["plan_id"]).devices) == 4
+
+
 def test_what_follows_a_plan_that_gave_way_to_a_better_one_is_planned_anew() -> None:
     plans, planner = _Plans(), HerePlanner()
     planning = planning_with(plans, planner)
