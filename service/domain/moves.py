@@ -64,7 +64,7 @@ def moves(problem: Problem, running: Running, shards: Iterable[Shard]) -> tuple[
         move
         for table in problem.tables
         if table.name in before
-        for move in _moves_of(table, problem.optimizer, before[table.name], after[table.name])
+        for move in table_moves(table, problem.optimizer, before[table.name], after[table.name])
     )
 
 
@@ -106,9 +106,10 @@ def _by_table(shards: Iterable[Shard]) -> dict[str, list[Columns]]:
     return dict(held)
 
 
-def _moves_of(
+def table_moves(
     table: Table, optimizer: Optimizer, before: Sequence[Columns], after: Sequence[Columns]
 ) -> Iterable[Move]:
+    """Moves of one table, by column; from where its columns were to where they are."""
     have_state = {device for _, _, device in before}
     for start, stop, origin, device in _ranges(before, after):
         moved = table.sliced(stop - start)

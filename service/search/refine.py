@@ -7,10 +7,9 @@ all of them by the slope of each device's cost, the best are priced exactly, and
 cheaper, or at equal cost with earlier starts, the latest counting first. So it ends.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +27,8 @@ _PRICED_WHOLE = 8
 """Changes of these that are priced with the exchanges of all devices."""
 
 
-class Accepts(Protocol):
-    """Says whether changes to holdings are allowed, besides what the problem says."""
-
-    def __call__(self, holdings: Holdings, changes: list[Change]) -> bool:
-        """Whether the holdings may be changed so."""
+Accepts = Callable[[Holdings, list[Change]], bool]
+"""Whether holdings may be changed so, besides what the problem says."""
 
 
 def anything(holdings: Holdings, changes: list[Change]) -> bool:
