@@ -94,6 +94,8 @@ class Catalogue:
         self.embeddings: Embeddings = np.zeros((0, 0), dtype=np.float32)
         self._encoder = TableEncoder(models.compute, problem.global_batch_size, problem.optimizer)
         self._position: dict[Piece, int] = {}
+        self._allowed: dict[Piece, bool] = {}
+        self._parts: dict[int, Sequence[int]] = {}
         self._whole = [sum(problem.tables[table].embedding_dim for table in unit) for unit in self.rules.units]
 
     def whole(self, unit: int) -> Piece:
@@ -102,10 +104,33 @@ class Catalogue:
 
     def allowed(self, piece: Piece) -> bool:
         """Whether a device may hold a piece."""
-        unit = self.rules.units[piece.unit]
-        if len(unit) > 1:
-            return piece == self.whole(piece.unit)
-        return may_hold(self.problem.constraints, self.problem.tables[unit[0]].embedding_dim, piece.width)
+        if piece not in self._allowed:
+            tables = [self.problem.tables[table] for table in self.rules.units[piece.unit]]
+            constraints, alone = self.problem.constraints, len(tables) == 1
+            self._allowed[piece] = (
+                may_hold(constraints, tables[0].embedding_dim, piece.width)
+                if alone
+                else piece == self.whole(piece.unit)
+            )
+        return self._allowed[piece]
+
+    def parts(self, position: int) -> Sequence[int]:
+        """Columns of a piece that may leave its device: all, and parts of many sizes that leave what is allowed."""
+        if position not in self._parts:
+            unit, width = self.keys[position]
+            multiple = self.problem.constraints.column_multiple
+            steps = width // multiple if len(self.rules.units[unit]) == 1 else 0
+            powers = [1 << i for i in range(steps.bit_length())]
+            parts = {*powers, *(steps - power for power in powers), *(steps * n // 12 for n in (4, 6, 8, 9))}
+            sizes = [multiple * part for part in sorted(parts) if 0 < part < steps]
+            self._parts[position] = [width, *(size for size in sizes if self.allowed(Piece(unit, width - size)))]
+        return self._parts[position]
+
+    def position(self, piece: Piece) -> int:
+        """Position of a piece, see ``positions``."""
+        if piece not in self._position:
+            self._add([piece])
+        return self._position[piece]
 
     def tables(self, piece: Piece) -> list[Table]:
         """Shards of a piece on one device, as tables of their width."""

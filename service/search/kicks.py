@@ -3,7 +3,7 @@
 import numpy as np
 
 from service.search.holdings import Holdings
-from service.search.refine import Refinement, amounts
+from service.search.refine import Refinement
 
 _REJOINED = 0.3
 """Share of the kicks that make a cut table whole, where there is one; each cut repeats work."""
@@ -52,9 +52,8 @@ def _shake(plan: Refinement, generator: np.random.Generator) -> bool:
         source, target = generator.permutation(chosen)[:2].tolist()
         if holdings.held[source]:
             unit = int(generator.choice(list(holdings.held[source])))
-            piece = holdings.catalogue.keys[holdings.held[source][unit]]
-            parts = amounts(holdings.catalogue, piece)
-            columns = int(generator.choice(parts)) if generator.random() < _PARTS else piece.width
+            whole, *parts = holdings.catalogue.parts(holdings.held[source][unit])
+            columns = int(generator.choice(parts)) if parts and generator.random() < _PARTS else whole
             moved |= _move(plan, unit, source, target, columns)
     return moved
 

@@ -119,32 +119,35 @@ class Refinement:
     def _improve(self, bottleneck: int) -> bool:
         """Makes the best change found, if any helps."""
         if self.holdings.held[bottleneck] and len(self._limits) > 1:
-            found = _Changes.together([*self._moves(bottleneck), self._swaps(bottleneck)])
+            found = _Changes.together([self._moves(bottleneck), self._swaps(bottleneck)])
             for changes in self._best(bottleneck, found):
                 if self.accepts(self.holdings, changes):
                     self.change(changes)
                     return True
         return False
 
-    def _moves(self, bottleneck: int) -> Iterator[_Changes]:
+    def _moves(self, bottleneck: int) -> _Changes:
         """Columns of one unit to another device."""
         catalogue, held = self._catalogue, self.holdings.held
-        devices = np.arange(len(held))
+        made: list[tuple[Integers, int, int, int, int]] = []
         for unit, position in held[bottleneck].items():
             elsewhere = {d: there[unit] for d, there in enumerate(held) if unit in there and d != bottleneck}
             legal = self.holdings.legal(unit)
-            legal[bottleneck] = False
-            for amount in amounts(catalogue, catalogue.keys[position]):
-                rest = catalogue.keys[position].width - amount
-                kept = self._position(Piece(unit, rest)) if rest else NONE
-                if legal.any() and catalogue.allowed(Piece(unit, amount)):
-                    apart = np.array([d for d in devices[legal] if d not in elsewhere], dtype=np.int64)
-                    taken = self._position(Piece(unit, amount))
-                    yield _alike(apart, position, kept, NONE, taken)
+            legal[[bottleneck, *elsewhere]] = False
+            apart = np.flatnonzero(legal)
+            width = catalogue.keys[position].width
+            for amount in catalogue.parts(position):
+                kept = catalogue.position(Piece(unit, width - amount)) if amount < width else NONE
+                if catalogue.allowed(Piece(unit, amount)):
+                    made.append((apart, position, kept, NONE, catalogue.position(Piece(unit, amount))))
                 for device, there in elsewhere.items():
                     joined = Piece(unit, catalogue.keys[there].width + amount)
                     if catalogue.allowed(joined):
-                        yield _alike(np.array([device]), position, kept, there, self._position(joined))
+                        made.append((np.array([device]), position, kept, there, catalogue.position(joined)))
+        if not made:
+            return _Changes(*np.zeros((5, 0), dtype=np.int64))
+        positions = np.repeat([change[1:] for change in made], [len(change[0]) for change in made], axis=0)
+        return _Changes(np.concatenate([change[0] for change in made]), *positions.T)
 
     def _swaps(self, bottleneck: int) -> _Changes:
         """A unit's piece for that of another unit, neither of which the other device has columns of."""
@@ -163,9 +166,6 @@ class Refinement:
         may &= (self._catalogue.rules.allowed[units[theirs], bottleneck] & ~here[bottleneck, units[theirs]])[None]
         i, j = np.nonzero(may)
         return _Changes(device[j], ours[i], theirs[j], theirs[j], ours[i])
-
-    def _position(self, piece: Piece) -> int:
-        return int(self._catalogue.positions([piece])[0])
 
     def _best(self, bottleneck: int, found: _Changes) -> Iterator[list[Change]]:
         """Changes that make the plan better, the best first."""
@@ -213,20 +213,3 @@ class Refinement:
         sums = self.holdings.sums[devices] - embeddings[out] + embeddings[into]
         costs = catalogue.models.compute.head(np.maximum(sums, 0.0).astype(np.float32))
         return ticks(costs).sum(axis=-1), self.holdings.widths[devices] - outputs[out] + outputs[into]
-
-
-def _alike(devices: Integers, given: int, kept: int, left: int, taken: int) -> _Changes:
-    """The same change with each of several devices."""
-    return _Changes(devices, *(np.full(len(devices), position) for position in (given, kept, left, taken)))
-
-
-def amounts(catalogue: Catalogue, piece: Piece) -> list[int]:
-    """Columns of a piece that may leave its device: all, and parts of many sizes."""
-    multiple, amounts = catalogue.problem.constraints.column_multiple, [piece.width]
-    if len(catalogue.rules.units[piece.unit]) > 1:
-        return amounts
-    steps = piece.width // multiple
-    powers = [1 << i for i in range(max(steps, 1).bit_length())]
-    parts = {*powers, *(steps - power for power in powers), steps // 2, steps // 3, 2 * steps // 3, 3 * steps // 4}
-    rests = (Piece(piece.unit, piece.width - multiple * part) for part in sorted(parts) if 0 < part < steps)
-    return amounts + [piece.width - rest.width for rest in rests if catalogue.allowed(rest)]

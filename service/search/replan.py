@@ -123,7 +123,7 @@ def _housed(holdings: Holdings, piece: Piece, moved: Moved) -> bool:
         joined = Piece(unit, piece.width + columns.get(device, 0))
         if not catalogue.allowed(joined):
             continue
-        taken = int(catalogue.positions([joined])[0])
+        taken = catalogue.position(joined)
         there = holdings.held[device].get(unit, NONE)
         grown = int(catalogue.memory_bytes[taken]) - (int(catalogue.memory_bytes[there]) if there != NONE else 0)
         if holdings.used[device] + grown <= catalogue.problem.topology.memory_bytes[device]:
@@ -144,7 +144,7 @@ def relabelled(holdings: Holdings, moved: Moved) -> Holdings:
     stays = np.zeros((len(devices), len(devices)), dtype=np.int64)
     for unit, columns in by_unit(holdings).items():
         whole = catalogue.whole(unit)
-        size = int(catalogue.memory_bytes[catalogue.positions([whole])[0]])
+        size = int(catalogue.memory_bytes[catalogue.position(whole)])
         for device, width in columns.items():
             for name, before in moved.columns_before(unit).items():
                 if name < len(devices):

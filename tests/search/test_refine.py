@@ -12,8 +12,8 @@ from service.domain.errors import Infeasible
 from service.domain.plan import Constraints, Problem, memory_on_devices, tiling_faults
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
-from service.search.greedy import random
 from service.search.catalogue import Piece
+from service.search.greedy import random
 from service.search.holdings import Change, Holdings
 from service.search.improve import improve
 from service.search.kicks import kick
