@@ -167,7 +167,7 @@ class PlanRequest(_Request):
     global_batch_size: BatchSize
     optimizer: OptimizerName
     algorithm: Algorithm = Field(
-        Algorithm.NEUROSHARD,
+        Algorithm.AUTO,
         strict=False,
         description="Those that this version lacks are answered 422 unsupported_algorithm.",
     )

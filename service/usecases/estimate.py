@@ -1,8 +1,10 @@
 """Pricing a placement that the caller made."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from service.cost_models.assumptions import listed
 from service.domain.costs import Interval
 from service.domain.errors import InvalidRequest
 from service.domain.plan import Problem, Shard, tiling_faults
@@ -23,7 +25,8 @@ class Estimate:
         max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
         max_cost_interval_ms: its 90% interval.
         models: version of each cost model, by kind.
-        assumptions: what had to be assumed, and which devices hold more than they may, one sentence each.
+        assumptions: what had to be assumed, which devices hold more than they may, and which
+            constraints the shards break, one sentence each.
     """
 
     shards: tuple[Shard, ...]
@@ -56,6 +59,7 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
         assumptions=(
             *assumptions_of(problem, models, plan, novelty_of(problem, models, plan.shards)),
             *_overfull(plan.devices),
+            *_broken(problem, plan.shards),
         ),
     )
 
@@ -81,4 +85,29 @@ def _overfull(devices: Sequence[DeviceReport]) -> list[str]:
         f"{report.memory.total - report.memory_limit_bytes} more than its limit: this placement does not fit"
         for report in devices
         if report.memory.total > report.memory_limit_bytes
+    ]
+
+
+def _broken(problem: Problem, shards: Sequence[Shard]) -> list[str]:
+    """Constraints on where tables go that a placement does not keep."""
+    on: dict[str, set[int]] = defaultdict(set)
+    for shard in shards:
+        on[shard.table].add(shard.device)
+    asked = problem.constraints
+    return [
+        *(
+            f"{name} is pinned to devices {list(devices)}, but is on {sorted(on[name])}: this placement breaks the pin"
+            for name, devices in asked.pin.items()
+            if not on[name] <= set(devices)
+        ),
+        *(
+            f"{listed(group)} are to be on one device together, but are on several: this placement breaks colocate"
+            for group in asked.colocate
+            if len(set().union(*(on[name] for name in group))) > 1
+        ),
+        *(
+            f"{listed(group)} are to be kept apart, but some share a device: this placement breaks separate"
+            for group in asked.separate
+            if sum(len(on[name]) for name in group) > len(set().union(*(on[name] for name in group)))
+        ),
     ]
