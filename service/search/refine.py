@@ -46,6 +46,7 @@ class _Changes:
         kept: what it has instead; [N].
         left: what leaves the other device; [N].
         taken: what that has instead; [N].
+        late: the later of both devices' starts after it, as estimated by the slopes, ticks; [N].
     """
 
     device: Integers
@@ -53,6 +54,7 @@ class _Changes:
     kept: Integers
     left: Integers
     taken: Integers
+    late: Floats
 
     def of(self, chosen: NDArray[np.intp] | Flags) -> "_Changes":
         """Those chosen."""
@@ -60,8 +62,8 @@ class _Changes:
 
     def one(self, i: int, bottleneck: int) -> list[Change]:
         """A change as it is made."""
-        device, given, kept, left, taken = (int(getattr(self, name)[i]) for name in self.__slots__)
-        return [(bottleneck, given, kept), (device, left, taken)]
+        given, kept, left, taken = (int(found[i]) for found in (self.given, self.kept, self.left, self.taken))
+        return [(bottleneck, given, kept), (int(self.device[i]), left, taken)]
 
     @classmethod
     def together(cls, parts: "list[_Changes]") -> "_Changes":
@@ -115,6 +117,7 @@ class Refinement:
         held = self.holdings
         cost, starts, transfer = self._exchanges.costs(held.compute[None], held.widths[None])
         self._cost, self._starts, self._transfer = cost[0], starts[0], transfer[0]
+        self._rates = (self._starts - held.compute) / np.maximum(held.widths, 1)
 
     def _improve(self, bottleneck: int) -> bool:
         """Makes the best change found, if any helps."""
@@ -128,44 +131,69 @@ class Refinement:
 
     def _moves(self, bottleneck: int) -> _Changes:
         """Columns of one unit to another device."""
+        made = self._listed(bottleneck)
+        devices = [devices for devices, _ in made]
+        row = np.repeat(np.arange(len(made)), [len(each) for each in devices])
+        given, kept, left, taken = np.array([change for _, change in made], dtype=np.int64).reshape(-1, 4).T
+        device = np.concatenate([np.zeros(0, dtype=np.int64), *devices])
+        here = self._starts[bottleneck] + self._worth(kept, bottleneck) - self._worth(given, bottleneck)
+        worth = self._worth(taken)[row, device] - self._worth(left)[row, device]
+        late = np.maximum(here[row], self._starts[device] + worth)
+        return _Changes(device, given[row], kept[row], left[row], taken[row], late)
+
+    def _listed(self, bottleneck: int) -> list[tuple[Integers, tuple[int, int, int, int]]]:
+        """What may leave the bottleneck: the devices that may take it, and what is given, kept, left and taken."""
         catalogue, held = self._catalogue, self.holdings.held
-        made: list[tuple[Integers, int, int, int, int]] = []
+        asked: list[tuple[Integers, int, Piece | None, int, Piece]] = []
         for unit, position in held[bottleneck].items():
             elsewhere = {d: there[unit] for d, there in enumerate(held) if unit in there and d != bottleneck}
             legal = self.holdings.legal(unit)
             legal[[bottleneck, *elsewhere]] = False
-            apart = np.flatnonzero(legal)
-            width = catalogue.keys[position].width
+            apart, width = np.flatnonzero(legal), catalogue.keys[position].width
             for amount in catalogue.parts(position):
-                kept = catalogue.position(Piece(unit, width - amount)) if amount < width else NONE
-                if catalogue.allowed(Piece(unit, amount)):
-                    made.append((apart, position, kept, NONE, catalogue.position(Piece(unit, amount))))
+                kept = Piece(unit, width - amount) if amount < width else None
+                asked.append((apart, position, kept, NONE, Piece(unit, amount)))
                 for device, there in elsewhere.items():
                     joined = Piece(unit, catalogue.keys[there].width + amount)
-                    if catalogue.allowed(joined):
-                        made.append((np.array([device]), position, kept, there, catalogue.position(joined)))
-        if not made:
-            return _Changes(*np.zeros((5, 0), dtype=np.int64))
-        positions = np.repeat([change[1:] for change in made], [len(change[0]) for change in made], axis=0)
-        return _Changes(np.concatenate([change[0] for change in made]), *positions.T)
+                    asked.append((np.array([device]), position, kept, there, joined))
+        asked = [change for change in asked if catalogue.allowed(change[-1])]
+        taken = catalogue.positions([change[-1] for change in asked]).tolist()
+        catalogue.positions([kept for _, _, kept, _, _ in asked if kept])
+        return [
+            (devices, (given, catalogue.position(kept) if kept else NONE, left, into))
+            for (devices, given, kept, left, _), into in zip(asked, taken, strict=True)
+        ]
 
     def _swaps(self, bottleneck: int) -> _Changes:
         """A unit's piece for that of another unit, neither of which the other device has columns of."""
-        held = self.holdings.held
+        held, rules, units = self.holdings.held, self._catalogue.rules, self._catalogue.units
         ours = np.array(list(held[bottleneck].values()), dtype=np.int64)
-        theirs = np.array(
-            [p for d, there in enumerate(held) if d != bottleneck for p in there.values()], dtype=np.int64
-        )
-        counts = [0 if d == bottleneck else len(there) for d, there in enumerate(held)]
-        device = np.repeat(np.arange(len(held)), counts)
-        units, here = self._catalogue.units, np.zeros((len(held), len(self._catalogue.rules.units)), dtype=np.bool_)
+        others = [d for d in range(len(held)) if d != bottleneck]
+        theirs = np.array([position for d in others for position in held[d].values()], dtype=np.int64)
+        device = np.repeat(others, [len(held[d]) for d in others]).astype(np.int64)
+        here = np.zeros((len(held), len(rules.units)), dtype=np.bool_)
         for d, there in enumerate(held):
             here[d, list(there)] = True
-        legal = np.stack([self.holdings.legal(unit) for unit in held[bottleneck]])[:, device]
-        may = legal & ~here[device][:, units[ours]].T
-        may &= (self._catalogue.rules.allowed[units[theirs], bottleneck] & ~here[bottleneck, units[theirs]])[None]
+        come = units[theirs]
+        barred = here[bottleneck, come] | rules.apart[come][:, list(held[bottleneck])].any(axis=1)
+        may = np.stack([self.holdings.legal(unit) for unit in held[bottleneck]])[:, device]
+        may &= ~here[device][:, units[ours]].T & (rules.allowed[come, bottleneck] & ~barred)
         i, j = np.nonzero(may)
-        return _Changes(device[j], ours[i], theirs[j], theirs[j], ours[i])
+        gained = self._worth(theirs, bottleneck)[j] - self._worth(ours, bottleneck)[i]
+        own = (self._catalogue.embeddings[theirs] * self._slopes[device]).sum(axis=1)
+        own += self._catalogue.output_widths[theirs] * self._rates[device]
+        lost = self._worth(ours)[i, device[j]] - own[j]
+        late = np.maximum(self._starts[bottleneck] + gained, self._starts[device[j]] + lost)
+        return _Changes(device[j], ours[i], theirs[j], theirs[j], ours[i], late)
+
+    def _worth(self, positions: Integers, device: int | None = None) -> Floats:
+        """What pieces add to a device's start, by the slopes, ticks; [N], or [N, D] for all devices."""
+        which = slice(None) if device is None else slice(device, device + 1)
+        none = positions == NONE
+        embeddings, outputs = self._catalogue.embeddings[positions], self._catalogue.output_widths[positions]
+        worth: Floats = embeddings.astype(np.float64) @ self._slopes[which].T + outputs[:, None] * self._rates[which]
+        worth[none] = 0.0
+        return worth if device is None else worth[:, 0]
 
     def _best(self, bottleneck: int, found: _Changes) -> Iterator[list[Change]]:
         """Changes that make the plan better, the best first."""
@@ -174,7 +202,7 @@ class Refinement:
         fits = used[bottleneck] - memory[found.given] + memory[found.kept] <= limits[bottleneck]
         fits &= used[found.device] - memory[found.left] + memory[found.taken] <= limits[found.device]
         found = found.of(fits)
-        found = found.of(np.argsort(self._estimated(bottleneck, found), kind="stable")[:_PRICED])
+        found = found.of(np.argsort(found.late, kind="stable")[:_PRICED])
         if not len(found.device):
             return
         compute = np.tile(self.holdings.compute, (len(found.device), 1))
@@ -193,23 +221,13 @@ class Refinement:
             if tuple(better) < now:
                 yield found.one(i, bottleneck)
 
-    def _estimated(self, bottleneck: int, found: _Changes) -> Floats:
-        """The later of both devices' starts after each change, ticks, by the slopes; [N]."""
-        embeddings = np.concatenate([self._catalogue.embeddings, np.zeros_like(self._catalogue.embeddings[:1])])
-        outputs = np.append(self._catalogue.output_widths, 0)
-        rate = (self._starts - self.holdings.compute) / np.maximum(self.holdings.widths, 1)
-        worth = embeddings.astype(np.float64) @ self._slopes.T + outputs[:, None] * rate
-        here, there = self._starts[bottleneck], self._starts[found.device]
-        ours = here + worth[found.kept, bottleneck] - worth[found.given, bottleneck]
-        theirs = there + worth[found.taken, found.device] - worth[found.left, found.device]
-        estimated: Floats = np.maximum(ours, theirs)
-        return np.where(estimated < here, estimated, estimated + here)
-
     def _after(self, devices: Integers | int, out: Integers, into: Integers) -> tuple[Integers, Integers]:
         """Compute, ticks, and output widths of devices after changes; [N] each."""
         catalogue = self._catalogue
-        embeddings = np.concatenate([catalogue.embeddings, np.zeros_like(catalogue.embeddings[:1])]).astype(np.float64)
-        outputs = np.append(catalogue.output_widths, 0)
-        sums = self.holdings.sums[devices] - embeddings[out] + embeddings[into]
+        sums, widths = self.holdings.sums[devices], self.holdings.widths[devices]
+        for positions, sign in ((out, -1), (into, 1)):
+            there = sign * (positions != NONE)
+            sums = sums + there[:, None] * catalogue.embeddings[positions].astype(np.float64)
+            widths = widths + there * catalogue.output_widths[positions]
         costs = catalogue.models.compute.head(np.maximum(sums, 0.0).astype(np.float32))
-        return ticks(costs).sum(axis=-1), self.holdings.widths[devices] - outputs[out] + outputs[into]
+        return ticks(costs).sum(axis=-1), widths
