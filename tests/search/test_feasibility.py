@@ -12,7 +12,8 @@ from service.domain.errors import Infeasible
 from service.domain.plan import Algorithm, Constraints, Problem, ShardingType
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
-from service.search.feasibility import check_total_memory, place_by_memory
+from service.search.feasibility import pieces_that_fit, place_by_memory
+from service.search.proofs import check_feasible
 from service.search.workspace import Workspace
 from service.usecases.make_plan import make_plan
 from tests.fakes import fake_models
@@ -26,7 +27,7 @@ def test_total_memory_says_the_exact_shortfall_and_what_would_be_needed() -> Non
     tables = tuple(Table(f"t{i}", 62_914_560, 128, 1.0) for i in range(3))
     problem = Problem(tables, Topology("fake", (32 * GIB,) * 2), 512, Optimizer.SGD, Constraints(count_buffers=False))
     with pytest.raises(Infeasible) as e:
-        check_total_memory(problem, Deadline())
+        check_feasible(problem, Deadline())
     assert e.value.detail == f"tables need 90.0 GiB, devices hold 64.0 GiB: short of 26.0 GiB ({26 * GIB} bytes)"
     assert e.value.data["reason"] == "total_memory"
     assert e.value.data["proven"]
@@ -49,20 +50,14 @@ def test_what_is_said_to_be_enough_where_memory_is_short_is_enough(problem: Prob
     if caught.value.data["reason"] != "total_memory":
         return
     for remedy in caught.value.data["remedies"]:
-        if each := re.search(r"\((\d+) bytes\) of memory on each", remedy):
-            changed = Topology("fake", (int(each[1]),) * devices)
-        elif count := re.match(r"(\d+) devices of", remedy):
-            changed = Topology("fake", short.topology.memory_bytes[:1] * int(count[1]))
-        else:
-            assert "max_shard_dim" in remedy
-            continue
-        assert make_plan(replace(short, topology=changed), fake_models(), Algorithm.SIZE_GREEDY, 0, Deadline()).shards
+        changed = applied(short, remedy)
+        assert make_plan(changed, fake_models(), Algorithm.SIZE_GREEDY, 0, Deadline()).shards
 
 
 def test_no_number_of_devices_is_named_that_no_request_may_have() -> None:
     problem = Problem((Table("t", 10**9, 4, 1.0),), Topology("fake", (1,)), 512, Optimizer.SGD)
     with pytest.raises(Infeasible) as caught:
-        check_total_memory(problem, Deadline())
+        check_feasible(problem, Deadline())
     assert not any("devices of" in remedy for remedy in caught.value.data["remedies"])
 
 
@@ -70,7 +65,7 @@ def test_buffers_and_optimizer_state_count_towards_the_shortfall() -> None:
     table = Table("t", 1000, 64, 2.0)
     problem = Problem((table,), Topology("fake", (1000 * 64 * 4,)), 128, Optimizer.ADAM)
     with pytest.raises(Infeasible) as caught:
-        check_total_memory(problem, Deadline())
+        check_feasible(problem, Deadline())
     state, pooled, indices = 1000 * 64 * 8, 2 * 128 * 64 * 4, (256 + 128 + 1) * 8
     assert caught.value.data["shortfall_bytes"] == state + pooled + indices
 
@@ -79,9 +74,9 @@ def test_memory_that_is_exactly_enough_is_enough() -> None:
     table = Table("t", 1000, 64, 2.0)
     loose = Problem((table, replace(table, name="u")), Topology("fake", (1 << 40,)), 128, Optimizer.ADAGRAD)
     need = 2 * loose.memory_of(table).total
-    check_total_memory(replace(loose, topology=Topology("fake", (need,))), Deadline())
+    check_feasible(replace(loose, topology=Topology("fake", (need,))), Deadline())
     with pytest.raises(Infeasible) as caught:
-        check_total_memory(replace(loose, topology=Topology("fake", (need - 1,))), Deadline())
+        check_feasible(replace(loose, topology=Topology("fake", (need - 1,))), Deadline())
     assert caught.value.data["shortfall_bytes"] == 1
 
 
@@ -111,7 +106,7 @@ def test_three_whole_tables_that_need_a_device_each_do_not_fit_on_two(
     problem = Problem(
         tables, Topology("fake", (5 * GIB // 2,) * 2), 1, Optimizer.SGD, Constraints(types, count_buffers=False)
     )
-    check_total_memory(problem, Deadline())
+    check_feasible(problem, Deadline())
     with pytest.raises(Infeasible) as caught:
         place_by_memory(Workspace.of(problem, oracle.whole(problem), fake_models()), Deadline())
     assert caught.value.data["proven"] == proven

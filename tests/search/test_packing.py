@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
-from service.search.packing import missing_everywhere, pack
+from service.search.packing import Items, missing_everywhere, pack
+from service.search.rules import Rules
 from tests.search import oracle
 
 GIB = 1 << 30

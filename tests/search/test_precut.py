@@ -11,8 +11,9 @@ from service.domain.errors import Infeasible, InvalidRequest
 from service.domain.plan import Constraints, Problem, ShardingType
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
-from service.search.cuts import even_widths, needed_widths
+from service.search.cuts import even_widths, needed_slices
 from service.search.precut import precut
+from service.search.proofs import check_feasible
 from tests.search.strategies import COLUMN_WISE, TABLE_WISE
 
 GIB = 1 << 30
@@ -50,11 +51,12 @@ def test_cuts_tile_the_table_in_legal_even_widths(
         max_shard_dim=widest,
     )
     try:
-        widths = _widths(problem)
+        check_feasible(problem, Deadline())
     except Infeasible as error:
         assert dim > widest
         assert error.data["proven"]
         return
+    widths = _widths(problem)
     assert sum(widths) == dim
     assert widths == sorted(widths, reverse=True)
     assert max(widths) <= widest
@@ -94,7 +96,7 @@ def test_state_that_repeats_with_each_slice_counts() -> None:
 def test_an_uncut_table_that_fits_no_device_names_the_split_and_the_memory_that_would_help() -> None:
     problem = _problem(Table("t0", 8 * 1024 * 1024, 64, 0.0), sharding_types=TABLE_WISE, count_buffers=False)
     with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
+        check_feasible(problem, Deadline())
     data = caught.value.data
     assert data["reason"] == "table_exceeds_device"
     assert data["proven"]
@@ -109,22 +111,23 @@ def test_a_split_is_not_promised_where_its_slices_do_not_pack() -> None:
     tables = (Table("t0", half * 3 // 2, 64, 0.0), Table("t1", half // 2, 40, 0.0), Table("t2", half // 2, 40, 0.0))
     problem = _problem(*tables, limits=(2 * GIB, GIB // 2), sharding_types=TABLE_WISE, count_buffers=False)
     with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
+        check_feasible(problem, Deadline())
     assert not any("column_wise" in remedy for remedy in caught.value.data["remedies"])
 
 
 def test_every_table_that_fits_nowhere_is_named() -> None:
     tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
-    problem = _problem(*tables, Table("c", 10, 64, 0.0), sharding_types=TABLE_WISE)
+    problem = _problem(*tables, Table("c", 10, 64, 0.0), limits=(GIB,) * 6, sharding_types=TABLE_WISE)
     with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
+        check_feasible(problem, Deadline())
     assert caught.value.data["tables"] == ["a", "b"]
 
 
 def test_a_table_whose_narrowest_slices_fit_no_device_is_proven_infeasible() -> None:
-    problem = _problem(Table("t0", 512 * 1024 * 1024, 8, 0.0), min_shard_dim=4, count_buffers=False)
+    table = Table("t0", 512 * 1024 * 1024, 8, 0.0)
+    problem = _problem(table, limits=(GIB,) * 16, min_shard_dim=4, count_buffers=False)
     with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
+        check_feasible(problem, Deadline())
     data = caught.value.data
     assert (data["reason"], data["proven"], data["shortfall_bytes"]) == ("table_exceeds_device", True, 7 * GIB)
 
@@ -132,7 +135,7 @@ def test_a_table_whose_narrowest_slices_fit_no_device_is_proven_infeasible() -> 
 def test_a_table_wider_than_a_shard_may_be_needs_cuts_that_are_allowed() -> None:
     problem = _problem(Table("t0", 10, 1280, 0.0), sharding_types=TABLE_WISE)
     with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
+        check_feasible(problem, Deadline())
     data = caught.value.data
     assert data["shortfall_bytes"] == 0
     assert data["remedies"] == ["allow column_wise: t0 fits as 2 slices of 640 columns", "a max_shard_dim of 1280"]
@@ -140,7 +143,7 @@ def test_a_table_wider_than_a_shard_may_be_needs_cuts_that_are_allowed() -> None
 
 def _refused(problem: Problem) -> Infeasible:
     with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
+        check_feasible(problem, Deadline())
     return caught.value
 
 
@@ -188,7 +191,7 @@ def test_a_split_that_needs_another_multiple_is_told_with_it() -> None:
 
 def test_one_large_device_is_not_offered_to_two_large_tables() -> None:
     tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
-    error = _refused(_problem(*tables, sharding_types=TABLE_WISE, count_buffers=False))
+    error = _refused(_problem(*tables, limits=(GIB,) * 4, sharding_types=TABLE_WISE, count_buffers=False))
     assert error.data["remedies"] == [f"at least 2.0 GiB ({2 * GIB} bytes) of memory on each device"]
 
 
@@ -210,4 +213,4 @@ def test_the_fewest_slices_that_fit_are_found_for_very_wide_tables() -> None:
         widest = even_widths(65_536, count, 4)[0]
         limit = loose.memory_of(table.sliced(widest)).total
         problem = replace(loose, topology=Topology("fake", (limit,)))
-        assert max(needed_widths(problem, table)) == widest
+        assert even_widths(65_536, needed_slices(problem, table, limit), 4)[0] == widest
