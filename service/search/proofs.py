@@ -192,7 +192,7 @@ def _check_apart_and_together(problem: Problem, rules: Rules, deadline: Deadline
             proven=True,
             shortfall_bytes=0,
             tables=names,
-            devices=_allowed(rules, rules.units[twice][0]),
+            devices=range(problem.topology.device_count),
             remedies=rule_remedies(problem, names, deadline),
         )
 
