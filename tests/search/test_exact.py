@@ -1,18 +1,14 @@
 """The integer program against trying everything."""
 
-import time
-from dataclasses import replace
 
 from hypothesis import given, settings
 
 from service.domain.deadline import Deadline
-from service.domain.plan import Constraints, Problem
-from service.domain.tables import Optimizer, Table
-from service.domain.topology import Topology
+from service.domain.plan import Problem
 from service.search.exact import columns_that_fit
 from service.search.rules import Rules
 from tests.search import feasibility_oracle as oracle
-from tests.search.strategies import TABLE_WISE, bound_problems
+from tests.search.strategies import bound_problems
 
 GIB = 1 << 30
 
