@@ -8,6 +8,7 @@ from service.domain.deadline import Deadline
 from service.domain.plan import Constraints, Problem, ShardingType, Slice
 from service.search.cuts import Widths, can_be_cut, cuts_that_pack, even_widths, items_of
 from service.search.exact import DEFAULT_WORK, Columns, columns_that_fit
+from service.search.filling import filled
 from service.search.packing import pack_by_rules
 from service.search.precut import slices_of
 from service.search.rules import Rules
@@ -52,6 +53,9 @@ def fitting(problem: Problem, deadline: Deadline, work: float = DEFAULT_WORK) ->
         ).assignment
         if assignment is not None:
             return Fitting(Pieces(slices_of(cuts), devices_of_slices(rules, cuts, assignment)), proven=True)
+    columns = filled(problem, rules, deadline)
+    if columns is not None:
+        return Fitting(_pieces(problem, columns), proven=True)
     outcome = columns_that_fit(problem, rules, deadline, work)
     if outcome.columns is None:
         return Fitting(None, outcome.proven)
