@@ -30,7 +30,7 @@ def _changed_rules(constraints: Constraints, remedy: str) -> Constraints:
     if multiple := re.search(r"a column_multiple of (\d+)", remedy):
         constraints = replace(constraints, column_multiple=int(multiple[1]))
     if "allow column_wise" in remedy:
-        constraints = replace(constraints, sharding_types=frozenset(ShardingType))
+        constraints = replace(constraints, sharding_types=constraints.sharding_types | {ShardingType.COLUMN_WISE})
     if pinned := re.fullmatch(r"without the pin of (.*)", remedy):
         unpinned = pinned[1].split(", ")
         pin = {name: devices for name, devices in constraints.pin.items() if name not in unpinned}
