@@ -1,5 +1,6 @@
 """What would help where there is no plan; said only where pieces that fit with it are known."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -28,11 +29,12 @@ _WORK = 1.0  # Of the integer program's solver for one remedy.
 
 
 def rule_remedies(problem: Problem, names: Sequence[str], deadline: Deadline) -> list[str]:
-    """Memory that is enough with all rules kept, and each kind of rule on some tables that is enough to drop."""
+    """Memory and devices that are enough with all rules kept, and each kind of rule on some tables to drop."""
     remedies = []
     more = _enough_more(problem)
     if more:
         remedies.append(f"{gibibytes(more)} ({more} bytes) more memory on each device are enough")
+    remedies += _more_devices(problem, problem.topology.device_count + 1, deadline)
     for words, constraints in _relaxed(problem.constraints, names):
         if fitting(replace(problem, constraints=constraints), deadline, _WORK).pieces is not None:
             remedies.append(words)
@@ -103,18 +105,17 @@ def size_remedies(problem: Problem, need: int, deadline: Deadline) -> list[str]:
         remedies.append(f"{gibibytes(each)} ({each} bytes) of memory on each of the {len(limits)} devices are enough")
     elif (each := _enough_everywhere(widened, least)) is not None:
         remedies.append(f"a max_shard_dim of {wide}, and {gibibytes(each)} ({each} bytes) of memory on each device")
-    count = _enough_devices(problem, need, deadline)
-    return remedies if count is None else [*remedies, f"{count} devices of {gibibytes(limits[0])} are enough"]
+    return [*remedies, *_more_devices(problem, -(-need // max(limits)), deadline)]
 
 
-def _enough_devices(problem: Problem, need: int, deadline: Deadline) -> int | None:
-    """A number of devices like those given that is known to be enough; None where they differ or none is known."""
+def _more_devices(problem: Problem, fewest: int, deadline: Deadline) -> list[str]:
+    """A number of devices like those given that is known to be enough; empty where they differ or none is known."""
     limit = max(problem.topology.memory_bytes)
-    fewest = -(-need // limit)
-    if limit != min(problem.topology.memory_bytes) or fewest > _MOST_DEVICES:
-        return None
+    if limit != min(problem.topology.memory_bytes):
+        return []
     tried = sorted({fewest, fewest + 1, fewest + 2, fewest + fewest // 8 + 2, 2 * fewest + 2})
-    return next((n for n in tried if n <= _MOST_DEVICES and _packs(problem, [limit] * n, deadline)), None)
+    enough = (n for n in tried if n <= _MOST_DEVICES and _packs(problem, [limit] * n, deadline))
+    return [f"{n} devices of {gibibytes(limit)} are enough" for n in itertools.islice(enough, 1)]
 
 
 def _packs(problem: Problem, limits: Sequence[int], deadline: Deadline) -> bool:

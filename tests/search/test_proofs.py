@@ -220,3 +220,94 @@ def test_one_large_device_is_not_offered_to_two_large_tables() -> None:
     tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
     error = _refused(_problem(*tables, limits=(GIB,) * 4, sharding_types=TABLE_WISE, count_buffers=False))
     assert error.data["remedies"][1:] == [f"at least 2.0 GiB ({2 * GIB} bytes) of memory on each device"]
+
+
+def _gibibytes(*sizes: float) -> tuple[Table, ...]:
+    """Tables of 64 columns, which many GiB large each, named a, b and so on."""
+    return tuple(Table(name, int(size * GIB) // 256, 64, 0.0) for name, size in zip("abcdefgh", sizes, strict=False))
+
+
+def test_a_table_that_fits_only_where_it_is_not_pinned_to() -> None:
+    error = _refused(
+        _problem(
+            *_gibibytes(3, 1),
+            limits=(2 * GIB, 4 * GIB),
+            sharding_types=TABLE_WISE,
+            count_buffers=False,
+            pin={"a": (0,)},
+        )
+    )
+    assert (error.data["reason"], error.data["shortfall_bytes"]) == ("pinned", GIB)
+    assert (error.data["tables"], error.data["devices"]) == (["a"], [0])
+    assert "table 'a' is pinned to device 0" in error.detail
+    assert error.data["remedies"] == [
+        f"1.0 GiB ({GIB} bytes) more memory on each device are enough",
+        "without the pin of a",
+    ]
+
+
+def test_pins_that_only_together_ask_too_much_of_their_devices() -> None:
+    # Each pin alone can be met, and each two of them: all three need 6.5 of the 6 GiB on devices 0 to 2.
+    pin = {"a": (0, 1), "b": (1, 2), "c": (0, 2)}
+    error = _refused(
+        _problem(*_gibibytes(2, 2, 2.5, 1), limits=(2 * GIB,) * 6, count_buffers=False, pin=pin),
+    )
+    assert (error.data["reason"], error.data["shortfall_bytes"]) == ("pinned", GIB // 2)
+    assert (error.data["tables"], error.data["devices"]) == (["a", "b", "c"], [0, 1, 2])
+    assert "tables a, b, c are pinned to devices 0, 1, 2, which hold 6.0 GiB, and need 6.5 GiB" in error.detail
+    assert "without the pin of a, b, c" in error.data["remedies"]
+
+
+def test_tables_that_must_be_on_one_device_and_fit_none() -> None:
+    groups = (("a", "b"), ("b", "c"))
+    error = _refused(_problem(*_gibibytes(1, 1, 0.5), limits=(2 * GIB,) * 4, count_buffers=False, colocate=groups))
+    assert (error.data["reason"], error.data["shortfall_bytes"]) == ("colocate", GIB // 2)
+    assert error.data["tables"] == ["a", "b", "c"]
+    assert error.data["remedies"] == [
+        f"0.5 GiB ({GIB // 2} bytes) more memory on each device are enough",
+        "without colocate [a, b], [b, c]",
+    ]
+
+
+def test_tables_that_must_be_on_one_device_and_have_none_in_common() -> None:
+    pin = {"a": (0,), "b": (1,)}
+    error = _refused(_problem(*_gibibytes(0.5, 0.5), count_buffers=False, colocate=(("a", "b"),), pin=pin))
+    assert (error.data["reason"], error.data["shortfall_bytes"]) == ("colocate", 0)
+    assert "no device is left by pins" in error.detail
+    assert error.data["remedies"] == ["without the pin of a, b", "without colocate [a, b]"]
+
+
+def test_tables_that_must_be_apart_and_together() -> None:
+    constraints = {"colocate": (("a", "b"), ("b", "c")), "separate": (("c", "a"),)}
+    error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, **constraints))
+    assert (error.data["reason"], error.data["tables"]) == ("separate", ["c", "a"])
+    assert error.data["remedies"] == ["without colocate [a, b], [b, c]", "without separate [c, a]"]
+
+
+def test_more_tables_apart_than_devices_though_no_group_names_them_all() -> None:
+    groups = (("a", "b"), ("b", "c"), ("a", "c"))
+    error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, separate=groups))
+    assert (error.data["reason"], error.data["tables"]) == ("separate", ["a", "b", "c"])
+    assert "there are 2 devices" in error.detail
+    assert error.data["remedies"] == ["3 devices of 1.0 GiB are enough", "without separate [a, b], [b, c], [a, c]"]
+
+
+def test_tables_apart_that_pins_leave_too_few_devices() -> None:
+    pin = {"a": (0, 1), "b": (0, 1), "c": (0, 1)}
+    error = _refused(
+        _problem(
+            *_gibibytes(0.1, 0.1, 0.1, 0.1),
+            limits=(GIB,) * 4,
+            count_buffers=False,
+            separate=(("a", "b", "c", "d"),),
+            pin=pin,
+        )
+    )
+    assert (error.data["reason"], error.data["tables"], error.data["devices"]) == ("separate", ["a", "b", "c"], [0, 1])
+
+
+def test_no_shortfall_is_said_for_slices_that_would_merge_on_larger_devices() -> None:
+    # Row-wise state is a GiB for each slice of 16 GiB: two on a device of 20 need two.
+    table = Table("a", GIB // 4, 64, 0.0)
+    problem = _problem(table, limits=(65 * GIB - 1,), optimizer=Optimizer.ROWWISE_ADAGRAD, count_buffers=False)
+    assert _refused(problem).data["shortfall_bytes"] == 1
