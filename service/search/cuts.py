@@ -13,9 +13,11 @@ from service.search.packing import Items, pack_by_rules
 from service.search.rules import Rules
 
 MOST_FINER_CUTS = 128
-"""Slices that are added at most, one at a time, to pieces that do not pack."""
+"""Slices that are added at most, one at a time, to pieces that do not pack; fewer where there are many tables."""
 
 _NODES, _NODES_PER_PIECE = 1_000, 4  # Of each packing: finer pieces are the better chance than a longer search.
+
+_PACKED_TABLES = 16_384  # Of all packings together.
 
 Widths = tuple[int, ...]
 """Widths of a table's slices, wider ones first; one slice is the whole table."""
@@ -159,7 +161,7 @@ def cuts_that_pack(problem: Problem, deadline: Deadline) -> list[Widths] | None:
 
 def _finer_until_packed(problem: Problem, rules: Rules, cuts: list[Widths], deadline: Deadline) -> list[Widths] | None:
     held = sum(problem.topology.memory_bytes)
-    for _ in range(MOST_FINER_CUTS + 1):
+    for _ in range(min(MOST_FINER_CUTS, _PACKED_TABLES // len(problem.tables)) + 1):
         if _packs(problem, rules, cuts, deadline):
             return cuts
         finer = _one_more_slice(problem, rules, cuts)

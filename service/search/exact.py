@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 MOST_PAIRS = 20_000
 """Pairs of a unit and a device that may take it, above which no program is written: that alone would take seconds."""
 
-DEFAULT_WORK = 10.0
-"""Deterministic seconds of the solver; on one core about as many seconds of the clock."""
+DEFAULT_WORK = 4.0
+"""Deterministic seconds of the solver; a core takes three to four times as many of the clock."""
 
 _SECONDS_TO_LOAD = 0.5  # The solver's library, once in a process, and a program's writing.
+_SHARE = 0.9  # Of the time left: the solver looks at the clock now and then only.
 _LARGEST_SUM = 2**62
 
 Columns = NDArray[np.int64]
@@ -36,14 +37,17 @@ class Outcome:
     Attributes:
         columns: columns of each table on each device, [T, D]; None where none were found.
         proven: whether the outcome is certain: columns that fit, or that none do.
+        cut_short: whether it is uncertain because of the deadline.
     """
 
     columns: Columns | None
     proven: bool
+    cut_short: bool = False
 
 
-_UNKNOWN = Outcome(None, proven=False)
 _NONE_FITS = Outcome(None, proven=True)
+_UNKNOWN = Outcome(None, proven=False)
+_NO_TIME = Outcome(None, proven=False, cut_short=True)
 
 
 def columns_that_fit(problem: Problem, rules: Rules, deadline: Deadline, work: float = DEFAULT_WORK) -> Outcome:
@@ -60,8 +64,10 @@ def columns_that_fit(problem: Problem, rules: Rules, deadline: Deadline, work: f
         deadline: neither columns nor a proof where it passes first, or where too little time is left to begin.
         work: the most that the solver may work, in its deterministic seconds.
     """
-    if deadline.at - deadline.clock() < _SECONDS_TO_LOAD or rules.allowed.sum() > MOST_PAIRS:
+    if rules.allowed.sum() > MOST_PAIRS:
         return _UNKNOWN
+    if deadline.at - deadline.clock() < _SECONDS_TO_LOAD:
+        return _NO_TIME
     if not all(fewest_slices(problem.constraints, table.embedding_dim) for table in problem.tables):
         return _NONE_FITS
     return _Program(problem, rules).solved(deadline, work)
@@ -99,14 +105,14 @@ class _Program:
         solver.parameters.max_deterministic_time = work
         seconds = deadline.at - deadline.clock()
         if seconds <= 0.0:
-            return _UNKNOWN
+            return _NO_TIME
         if math.isfinite(seconds):
-            solver.parameters.max_time_in_seconds = seconds
+            solver.parameters.max_time_in_seconds = _SHARE * seconds
         status = solver.solve(self._model)
         if status == cp_model.INFEASIBLE:
             return _NONE_FITS
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return _UNKNOWN
+            return _UNKNOWN if solver.deterministic_time >= work else _NO_TIME
         columns = np.zeros((len(self._problem.tables), len(self._limits)), dtype=np.int64)
         for (table, device), (variable, width) in self._columns.items():
             columns[table, device] = width * solver.value(variable)

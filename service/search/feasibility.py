@@ -73,7 +73,7 @@ def pieces_that_fit(problem: Problem, deadline: Deadline) -> Pieces:
     found = fitting(problem, deadline)
     if found.pieces is not None:
         return found.pieces
-    if not found.proven and deadline.passed():
+    if not found.proven and (found.cut_short or deadline.passed()):
         raise no_plan_in_time()
     raise _packing_failed(problem, found.proven, deadline)
 

@@ -29,10 +29,12 @@ class Fitting:
     Attributes:
         pieces: None where none were found.
         proven: whether that is certain.
+        cut_short: whether it is uncertain because of the deadline.
     """
 
     pieces: Pieces | None
     proven: bool
+    cut_short: bool = False
 
 
 def fitting(problem: Problem, deadline: Deadline, work: float = DEFAULT_WORK) -> Fitting:
@@ -58,7 +60,7 @@ def fitting(problem: Problem, deadline: Deadline, work: float = DEFAULT_WORK) ->
         return Fitting(_pieces(problem, columns), proven=True)
     outcome = columns_that_fit(problem, rules, deadline, work)
     if outcome.columns is None:
-        return Fitting(None, outcome.proven)
+        return Fitting(None, outcome.proven, outcome.cut_short)
     return Fitting(_pieces(problem, outcome.columns), proven=True)
 
 

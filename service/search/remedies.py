@@ -25,7 +25,7 @@ from service.search.rules import Rules
 _NAMED = 5
 _NODES = 5_000
 _MOST_DEVICES = 1_024
-_WORK = 1.0  # Of the integer program's solver for one remedy.
+_WORK = 0.5  # Of the integer program's solver for one remedy.
 
 
 def rule_remedies(problem: Problem, names: Sequence[str], deadline: Deadline) -> list[str]:

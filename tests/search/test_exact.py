@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -67,16 +68,24 @@ def test_bytes_that_leave_no_room_to_round_are_exact() -> None:
 def test_too_little_work_is_no_proof(work: float) -> None:
     problem = _unpackable(17, 16)
     outcome = columns_that_fit(problem, Rules.of(problem), Deadline(), work)
-    assert (outcome.columns, outcome.proven) == (None, False)
+    assert (outcome.columns, outcome.proven, outcome.cut_short) == (None, False, False)
 
 
 def test_no_time_and_too_large_a_program_are_no_proof() -> None:
     problem = _unpackable(9, 8)
     late = columns_that_fit(problem, Rules.of(problem), Deadline(at=0.1, clock=lambda: 0.0))
-    assert (late.columns, late.proven) == (None, False)
+    assert (late.columns, late.proven, late.cut_short) == (None, False, True)
     large = _unpackable(101, 200)
     outcome = columns_that_fit(large, Rules.of(large), Deadline())
-    assert (outcome.columns, outcome.proven) == (None, False)
+    assert (outcome.columns, outcome.proven, outcome.cut_short) == (None, False, False)
+
+
+def test_the_deadline_ends_the_solver() -> None:
+    problem = _unpackable(17, 16)
+    began = time.monotonic()
+    outcome = columns_that_fit(problem, Rules.of(problem), Deadline.after(1.5))
+    assert (outcome.columns, outcome.proven, outcome.cut_short) == (None, False, True)
+    assert time.monotonic() - began < 2.5
 
 
 def test_planning_does_not_load_the_solver_before_it_is_needed() -> None:

@@ -278,8 +278,8 @@ def test_tables_that_must_be_on_one_device_and_have_none_in_common() -> None:
 
 
 def test_tables_that_must_be_apart_and_together() -> None:
-    constraints = {"colocate": (("a", "b"), ("b", "c")), "separate": (("c", "a"),)}
-    error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, **constraints))
+    groups, apart = (("a", "b"), ("b", "c")), (("c", "a"),)
+    error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, colocate=groups, separate=apart))
     assert (error.data["reason"], error.data["tables"]) == ("separate", ["c", "a"])
     assert error.data["remedies"] == ["without colocate [a, b], [b, c]", "without separate [c, a]"]
 
