@@ -96,6 +96,7 @@ class Catalogue:
         self._position: dict[Piece, int] = {}
         self._allowed: dict[Piece, bool] = {}
         self._parts: dict[int, Sequence[int]] = {}
+        self._splits: dict[int, Integers] = {}
         self._whole = [sum(problem.tables[table].embedding_dim for table in unit) for unit in self.rules.units]
 
     def whole(self, unit: int) -> Piece:
@@ -125,6 +126,16 @@ class Catalogue:
             sizes = [multiple * part for part in sorted(parts) if 0 < part < steps]
             self._parts[position] = [width, *(size for size in sizes if self.allowed(Piece(unit, width - size)))]
         return self._parts[position]
+
+    def splits(self, position: int) -> Integers:
+        """Positions of two pieces that a piece may be divided into, of many sizes; [N, 2]."""
+        if position not in self._splits:
+            unit, width = self.keys[position]
+            parts = [part for part in self.parts(position)[1:] if self.allowed(Piece(unit, part))]
+            pairs = [(Piece(unit, part), Piece(unit, width - part)) for part in parts]
+            flat = self.positions([piece for pair in pairs for piece in pair])
+            self._splits[position] = flat.reshape(-1, 2)
+        return self._splits[position]
 
     def position(self, piece: Piece) -> int:
         """Position of a piece, see ``positions``."""

@@ -4,15 +4,20 @@ import bisect
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from service.domain.deadline import Deadline
 from service.domain.plan import Constraints, Problem, ShardingType
 from service.domain.tables import Table
-from service.search.packing import pack
+from service.search.packing import Items, pack_by_rules
+from service.search.rules import Rules
 
 MOST_FINER_CUTS = 128
-"""Slices that are added at most, one at a time, to pieces that do not pack."""
+"""Slices that are added at most, one at a time, to pieces that do not pack; fewer where there are many tables."""
 
 _NODES, _NODES_PER_PIECE = 1_000, 4  # Of each packing: finer pieces are the better chance than a longer search.
+
+_PACKED_TABLES = 16_384  # Of all packings together.
 
 Widths = tuple[int, ...]
 """Widths of a table's slices, wider ones first; one slice is the whole table."""
@@ -41,20 +46,87 @@ def can_be_halved(constraints: Constraints, width: int) -> bool:
     return allowed and half % constraints.column_multiple == 0 and half >= constraints.min_shard_dim
 
 
-def needed_widths(problem: Problem, table: Table) -> Widths:
-    """Widths of the fewest slices that fit the largest device; empty where no allowed number of slices does."""
-    limit, dim = max(problem.topology.memory_bytes), table.embedding_dim
-    multiple = problem.constraints.column_multiple
+def needed_slices(problem: Problem, table: Table, limit: int) -> int:
+    """The fewest slices of which each fits a device of ``limit`` bytes; 0 where no allowed number of slices does."""
+    multiple, dim = problem.constraints.column_multiple, table.embedding_dim
     counts = _cut_counts(problem.constraints, dim)
 
     def fits(count: int) -> bool:
         return _piece_bytes(problem, table, even_widths(dim, count, multiple)[0]) <= limit
 
     if _may_stay_whole(problem.constraints, dim, counts) and fits(1):
-        return (dim,)
+        return 1
     # More slices are never wider.
     first = bisect.bisect_left(counts, True, key=fits)
-    return even_widths(dim, counts[first], multiple) if first < len(counts) else ()
+    return counts[first] if first < len(counts) else 0
+
+
+def fewest_slices(constraints: Constraints, dim: int) -> int:
+    """The fewest slices allowed of a table of ``dim`` columns, whatever memory there is; 0 where there are none."""
+    counts = _cut_counts(constraints, dim)
+    if _may_stay_whole(constraints, dim, counts):
+        return 1
+    return counts[0] if counts else 0
+
+
+def needed_counts(problem: Problem, rules: Rules) -> list[int]:
+    """The fewest slices of each table that fit the largest device it may be on; 0 where no number of them does.
+
+    Tables that are on one device together are cut as little as is allowed: their slices are all on that device.
+    """
+    limits = np.array(problem.topology.memory_bytes)
+    largest = np.where(rules.allowed, limits, 0).max(axis=1)
+    return [
+        needed_slices(problem, table, int(largest[unit]))
+        if len(rules.units[unit]) == 1
+        else fewest_slices(problem.constraints, table.embedding_dim)
+        for table, unit in zip(problem.tables, rules.unit_of, strict=True)
+    ]
+
+
+def widths_of(problem: Problem, counts: Sequence[int]) -> list[Widths]:
+    """Even widths of so many slices of each table; empty where there are none."""
+    multiple = problem.constraints.column_multiple
+    return [
+        even_widths(table.embedding_dim, count, multiple) if count else ()
+        for table, count in zip(problem.tables, counts, strict=True)
+    ]
+
+
+def bytes_in_shards(problem: Problem, table: Table, count: int) -> int:
+    """Bytes of all columns of a table in ``count`` shards, whatever their widths.
+
+    A shard's bytes are linear in its columns (service/domain/memory.py); what does not grow with them comes once for
+    each shard.
+    """
+    column_bytes, shard_bytes = line_of_bytes(problem, table)
+    return column_bytes * table.embedding_dim + shard_bytes * count
+
+
+def together_bytes(problem: Problem, tables: Sequence[int]) -> int:
+    """Bytes of tables, by position, that are on one device, each in as few shards as are allowed."""
+    constraints = problem.constraints
+    return sum(
+        bytes_in_shards(problem, table, fewest_slices(constraints, table.embedding_dim) or 1)
+        for table in (problem.tables[i] for i in tables)
+    )
+
+
+def line_of_bytes(problem: Problem, table: Table) -> tuple[int, int]:
+    """Bytes of a shard by its columns: those of each column, and those that come once for each shard."""
+    one, two = (_piece_bytes(problem, table, width) for width in (1, 2))
+    return two - one, 2 * one - two
+
+
+def items_of(problem: Problem, rules: Rules, cuts: Sequence[Widths]) -> Items:
+    """What cut tables are placed as: each piece by itself, by table and column, or tables that are together as one."""
+    sizes, units = [], []
+    for unit, members in enumerate(rules.units):
+        pieces = [_piece_bytes(problem, problem.tables[table], width) for table in members for width in cuts[table]]
+        pieces = pieces if len(members) == 1 else [sum(pieces)]
+        sizes += pieces
+        units += [unit] * len(pieces)
+    return Items(sizes, units)
 
 
 def least_bytes(problem: Problem, table: Table) -> int:
@@ -66,17 +138,8 @@ def least_bytes(problem: Problem, table: Table) -> int:
     )
 
 
-def piece_bytes(problem: Problem, cuts: Sequence[Widths]) -> list[int]:
-    """Bytes of every piece of cut tables, by table and column."""
-    return [
-        _piece_bytes(problem, table, width)
-        for table, widths in zip(problem.tables, cuts, strict=True)
-        for width in widths
-    ]
-
-
 def cuts_that_pack(problem: Problem, deadline: Deadline) -> list[Widths] | None:
-    """Cuts of each table whose pieces were found to fit into the devices' memory together.
+    """Cuts of each table whose pieces were found to fit into the devices' memory together, by the rules.
 
     From the needed cuts on, the table with the largest piece gets one more slice, again and again. In the end each
     table goes back to its needed cuts where the others' finer ones are enough.
@@ -84,37 +147,39 @@ def cuts_that_pack(problem: Problem, deadline: Deadline) -> list[Widths] | None:
     Returns:
         None where none were found, which proves nothing: the cuts are even, their number and each packing limited.
     """
-    needed = [needed_widths(problem, table) for table in problem.tables]
-    cuts = _finer_until_packed(problem, needed, deadline) if all(needed) else None
+    rules = Rules.of(problem)
+    needed = widths_of(problem, needed_counts(problem, rules))
+    cuts = _finer_until_packed(problem, rules, needed, deadline) if all(needed) else None
     if cuts is None:
         return None
     for i in [i for i, widths in enumerate(needed) if cuts[i] != widths]:
         coarser = [*cuts[:i], needed[i], *cuts[i + 1 :]]
-        if _packs(problem, coarser, deadline):
+        if _packs(problem, rules, coarser, deadline):
             cuts = coarser
     return cuts
 
 
-def _finer_until_packed(problem: Problem, cuts: list[Widths], deadline: Deadline) -> list[Widths] | None:
+def _finer_until_packed(problem: Problem, rules: Rules, cuts: list[Widths], deadline: Deadline) -> list[Widths] | None:
     held = sum(problem.topology.memory_bytes)
-    for _ in range(MOST_FINER_CUTS + 1):
-        if _packs(problem, cuts, deadline):
+    for _ in range(min(MOST_FINER_CUTS, _PACKED_TABLES // len(problem.tables)) + 1):
+        if _packs(problem, rules, cuts, deadline):
             return cuts
-        finer = _one_more_slice(problem, cuts)
+        finer = _one_more_slice(problem, rules, cuts)
         # Buffers and row-wise state come once for each slice: more slices never need less in all.
-        if finer is None or deadline.passed() or sum(piece_bytes(problem, finer)) > held:
+        if finer is None or deadline.passed() or sum(items_of(problem, rules, finer).sizes) > held:
             return None
         cuts = finer
     return None
 
 
-def _one_more_slice(problem: Problem, cuts: list[Widths]) -> list[Widths] | None:
+def _one_more_slice(problem: Problem, rules: Rules, cuts: list[Widths]) -> list[Widths] | None:
     """One more for the table with the largest piece, of those that may have one; None where none may."""
     constraints, tables = problem.constraints, problem.tables
     bytes_by_table = {
         i: _piece_bytes(problem, tables[i], widths[0])
         for i, widths in enumerate(cuts)
-        if len(widths) + 1 in _cut_counts(constraints, tables[i].embedding_dim)
+        if len(rules.units[rules.unit_of[i]]) == 1
+        and len(widths) + 1 in _cut_counts(constraints, tables[i].embedding_dim)
     }
     if not bytes_by_table:
         return None
@@ -123,10 +188,10 @@ def _one_more_slice(problem: Problem, cuts: list[Widths]) -> list[Widths] | None
     return [*cuts[:i], finer, *cuts[i + 1 :]]
 
 
-def _packs(problem: Problem, cuts: Sequence[Widths], deadline: Deadline) -> bool:
-    sizes = piece_bytes(problem, cuts)
-    nodes = max(_NODES, _NODES_PER_PIECE * len(sizes))
-    return pack(sizes, problem.topology.memory_bytes, deadline, nodes).assignment is not None
+def _packs(problem: Problem, rules: Rules, cuts: Sequence[Widths], deadline: Deadline) -> bool:
+    items = items_of(problem, rules, cuts)
+    nodes = max(_NODES, _NODES_PER_PIECE * len(items.sizes))
+    return pack_by_rules(items, problem.topology.memory_bytes, rules, deadline, nodes).assignment is not None
 
 
 def _piece_bytes(problem: Problem, table: Table, width: int) -> int:

@@ -1,4 +1,4 @@
-"""What cannot be planned, and placements by memory alone where a heuristic finds none."""
+"""Placements by memory alone where an algorithm finds none, and what is said where there are none either."""
 
 from dataclasses import dataclass, field
 
@@ -9,9 +9,10 @@ from service.domain.errors import Infeasible
 from service.domain.plan import Problem, ShardingType
 from service.search.catalogue import Integers, no_plan_in_time
 from service.search.cuts import can_be_cut
-from service.search.packing import Packing, missing_everywhere, pack
-from service.search.quantities import gibibytes
-from service.search.remedies import cut_remedies, size_remedies
+from service.search.fitting import Pieces, fitting
+from service.search.packing import Items, Packing, pack_by_rules
+from service.search.remedies import cut_remedies, rule_remedies
+from service.search.rules import Rules
 from service.search.workspace import Workspace
 
 
@@ -32,69 +33,61 @@ class Found:
     by_memory_alone: bool = False
 
 
-def check_total_memory(problem: Problem, deadline: Deadline) -> None:
-    """Compares the least that the tables can need, each of them whole, with what the devices hold together.
-
-    Raises:
-        Infeasible: ``total_memory``, proven, with the exact shortfall.
-    """
-    limits = problem.topology.memory_bytes
-    need = sum(problem.memory_of(table).total for table in problem.tables)
-    held = sum(limits)
-    if need <= held:
-        return
-    raise Infeasible(
-        f"tables need {gibibytes(need)}, devices hold {gibibytes(held)}: short of {gibibytes(need - held)} "
-        f"({need - held} bytes)",
-        reason="total_memory",
-        proven=True,
-        shortfall_bytes=need - held,
-        tables=[table.name for table in problem.tables],
-        devices=range(len(limits)),
-        remedies=size_remedies(problem, need, deadline),
-    )
-
-
 def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:
-    """A placement that fits, found without regard to costs.
+    """A placement of these pieces that fits, found without regard to costs.
 
     Raises:
         NoPlanInTime: the deadline passed first.
-        Infeasible: ``packing``; proven where no placement of whole tables exists and no table may be cut. Other
-            slices, even the finest, prove nothing: uneven ones may fit, and those that merge on a device need less.
+        Infeasible: ``packing``; proven where no placement of whole tables exists, none may be cut and no rule binds.
+            Not proven, ``pieces_that_fit`` may find other slices that fit, or prove that there are none.
     """
     packing = packed(workspace, deadline)
     if packing.assignment is not None:
         return Found(workspace, np.array(packing.assignment, dtype=np.int64), by_memory_alone=True)
     if not packing.proven and deadline.passed():
         raise no_plan_in_time()
-    proven = packing.proven and not _cuts_could_help(workspace)
-    raise _packing_failed(workspace, proven, deadline)
+    problem = workspace.problem
+    if packing.proven and not any(can_be_cut(problem.constraints, table.embedding_dim) for table in problem.tables):
+        raise _packing_failed(problem, True, deadline)
+    raise _unfit(problem, proven=False, remedies=[])
 
 
 def packed(workspace: Workspace, deadline: Deadline) -> Packing:
-    """The S slices packed into the devices' memory."""
-    return pack(workspace.memory_bytes.tolist(), workspace.limits.tolist(), deadline)
+    """The S pieces packed into the devices' memory."""
+    items = Items(workspace.memory_bytes.tolist(), workspace.units.tolist())
+    return pack_by_rules(items, workspace.limits.tolist(), workspace.catalogue.rules, deadline)
 
 
-def _cuts_could_help(workspace: Workspace) -> bool:
-    """Whether other slices than these are allowed."""
-    constraints = workspace.problem.constraints
-    return any(can_be_cut(constraints, table.embedding_dim) for table in workspace.problem.tables)
+def pieces_that_fit(problem: Problem, deadline: Deadline) -> Pieces:
+    """Slices, cut as finely as need be, and devices for them that fit, found without regard to costs.
+
+    Raises:
+        NoPlanInTime: the deadline passed first.
+        Infeasible: ``packing``; proven where there are no such slices, however uneven.
+    """
+    found = fitting(problem, deadline)
+    if found.pieces is not None:
+        return found.pieces
+    if not found.proven and (found.cut_short or deadline.passed()):
+        raise no_plan_in_time()
+    raise _packing_failed(problem, found.proven, deadline)
 
 
-def _packing_failed(workspace: Workspace, proven: bool, deadline: Deadline) -> Infeasible:
+def _packing_failed(problem: Problem, proven: bool, deadline: Deadline) -> Infeasible:
     """The least shortfall is not known, only an amount that is enough."""
-    problem = workspace.problem
-    missing = missing_everywhere(workspace.memory_bytes.tolist(), workspace.limits.tolist())
-    pieces, devices = len(workspace.pieces), workspace.device_count
-    found = "no placement exists" if proven else "the search found no placement"
-    remedies = [f"{gibibytes(missing)} ({missing} bytes) more memory on each device are enough"]
+    remedies = rule_remedies(problem, [table.name for table in problem.tables], deadline)
     if ShardingType.COLUMN_WISE not in problem.constraints.sharding_types:
         remedies += cut_remedies(problem, deadline)
+    return _unfit(problem, proven, remedies)
+
+
+def _unfit(problem: Problem, proven: bool, remedies: list[str]) -> Infeasible:
+    tables, devices = len(problem.tables), problem.topology.device_count
+    found = "no placement exists" if proven else "the search found no placement"
+    rules = " and keeps all of pin, colocate and separate" if Rules.of(problem).bind else ""
     return Infeasible(
-        f"{found} of {pieces} tables or slices on {devices} devices that fits in memory, "
-        "though together the devices hold enough for the uncut tables",
+        f"{found} of {tables} tables, cut or not, on {devices} devices that fits in memory{rules}, "
+        "though together the devices hold enough",
         reason="packing",
         proven=proven,
         shortfall_bytes=0,

@@ -1,15 +1,31 @@
-"""Complete bin packing: an assignment that fits in memory, a proof that there is none, or neither in time."""
+"""Bin packing: complete where no rule binds, first fit where one does."""
 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import numpy as np
+
 from service.domain.deadline import Deadline
+from service.search.rules import Presence, Rules
 
 NODE_BUDGET = 200_000
 _WORK_BUDGET = 5_000_000  # Nodes times devices: a node looks at every device.
 _NODES_BETWEEN_CLOCKS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """N things that are each placed as one: a slice, or all of the tables that are on one device together.
+
+    Attributes:
+        sizes: bytes of each.
+        units: unit of each.
+    """
+
+    sizes: Sequence[int]
+    units: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +69,50 @@ def pack(sizes: Sequence[int], limits: Sequence[int], deadline: Deadline, node_b
     return Packing(tuple(assignment), proven=True)
 
 
-def missing_everywhere(sizes: Sequence[int], limits: Sequence[int]) -> int:
-    """Bytes that, added to every bin, are enough for a packing (not always the least); 0 where none are needed."""
+def pack_by_rules(
+    items: Items, limits: Sequence[int], rules: Rules, deadline: Deadline, node_budget: int = NODE_BUDGET
+) -> Packing:
+    """A packing that keeps the rules; where any binds by first fit, which proves nothing where it fails."""
+    if not rules.bind:
+        return pack(items.sizes, limits, deadline, node_budget)
+    for fullest in (True, False):
+        assignment = _first_fit(items, limits, rules, fullest)
+        if assignment is not None:
+            return Packing(assignment, proven=True)
+    return Packing(None, proven=False)
+
+
+def missing_everywhere(items: Items, limits: Sequence[int], rules: Rules) -> int | None:
+    """Bytes that, added to every bin, are enough for a packing (not always the least); 0 where none are needed.
+
+    None where none are known to be enough, because rules left an item no bin.
+    """
+    boundless = 1 << 62
+    assignment = _first_fit(items, [limit + boundless for limit in limits], rules, fullest=False)
+    if assignment is None:
+        return None
     room = list(limits)
-    for size in sorted(sizes, reverse=True):
-        roomiest = max(range(len(room)), key=room.__getitem__)
-        room[roomiest] -= size
+    for size, chosen in zip(items.sizes, assignment, strict=True):
+        room[chosen] -= size
     return max(0, -min(room))
+
+
+def _first_fit(items: Items, limits: Sequence[int], rules: Rules, fullest: bool) -> tuple[int, ...] | None:
+    """Items with the fewest bins first, then the largest, each into the fullest or the roomiest bin that takes it."""
+    present, row = Presence(rules, 1), np.zeros(1, dtype=np.intp)
+    choices = rules.allowed.sum(axis=1)
+    room = list(limits)
+    assignment = [-1] * len(items.sizes)
+    for item in sorted(range(len(assignment)), key=lambda i: (choices[items.units[i]], -items.sizes[i])):
+        unit = np.array([items.units[item]], dtype=np.int64)
+        legal = [int(i) for i in present.legal(row, unit)[0].nonzero()[0] if room[i] >= items.sizes[item]]
+        if not legal:
+            return None
+        chosen = min(legal, key=room.__getitem__) if fullest else max(legal, key=room.__getitem__)
+        present.put(row, np.array([chosen], dtype=np.intp), unit)
+        room[chosen] -= items.sizes[item]
+        assignment[item] = chosen
+    return tuple(assignment)
 
 
 class _Search:

@@ -7,7 +7,7 @@ all of them by the slope of each device's cost, the best are priced exactly, and
 cheaper, or at equal cost with earlier starts, the latest counting first. So it ends.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -26,6 +26,14 @@ _PRICED = 64
 _PRICED_WHOLE = 8
 """Changes of these that are priced with the exchanges of all devices."""
 
+_SOURCES = 3
+"""Devices that columns may leave: this many of the latest, and the one with the longest transfer."""
+
+_DIVIDED = 3
+"""Pieces of a device, those with the most memory, parts of which may be exchanged."""
+
+_NORM = 40
+
 
 Accepts = Callable[[Holdings, list[Change]], bool]
 """Whether holdings may be changed so, besides what the problem says."""
@@ -34,6 +42,28 @@ Accepts = Callable[[Holdings, list[Change]], bool]
 def anything(holdings: Holdings, changes: list[Change]) -> bool:
     """Allows every change."""
     return True
+
+
+_Worth = Callable[[Integers, Integers, Integers], Sequence[tuple[float, ...]]]
+"""How good N plans are, less is better: of costs [N], starts [N, D] and transfers [N, D], in ticks."""
+
+
+def _exact(costs: Integers, starts: Integers, transfers: Integers) -> Sequence[tuple[float, ...]]:
+    """The plan's cost, then the starts, the latest first."""
+    return [(int(cost), *(-np.sort(-start)).tolist()) for cost, start in zip(costs, starts, strict=True)]
+
+
+def _smooth(costs: Integers, starts: Integers, transfers: Integers) -> Sequence[tuple[float, ...]]:
+    """Like the plan's cost, with norms in the place of both maxima.
+
+    Where several devices are equally late, a change helps one of them and may lengthen the longest transfer a little:
+    it is worth as much as it brings nearer to a plan in which none is late.
+    """
+    found = np.zeros(len(costs))
+    for part in (starts, transfers):
+        most = np.maximum(part.max(axis=-1, keepdims=True), 1)
+        found += (most * ((part / most) ** _NORM).sum(axis=-1, keepdims=True) ** (1 / _NORM))[:, 0]
+    return [(round(cost, 3),) for cost in found.tolist()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +76,7 @@ class _Changes:
         kept: what it has instead; [N].
         left: what leaves the other device; [N].
         taken: what that has instead; [N].
+        rest: what the other device has besides, of the unit that left; [N].
         late: the later of both devices' starts after it, as estimated by the slopes, ticks; [N].
     """
 
@@ -54,6 +85,7 @@ class _Changes:
     kept: Integers
     left: Integers
     taken: Integers
+    rest: Integers
     late: Floats
 
     def of(self, chosen: NDArray[np.intp] | Flags) -> "_Changes":
@@ -62,8 +94,11 @@ class _Changes:
 
     def one(self, i: int, bottleneck: int) -> list[Change]:
         """A change as it is made."""
-        given, kept, left, taken = (int(found[i]) for found in (self.given, self.kept, self.left, self.taken))
-        return [(bottleneck, given, kept), (int(self.device[i]), left, taken)]
+        given, kept, left, taken, rest, device = (
+            int(found[i]) for found in (self.given, self.kept, self.left, self.taken, self.rest, self.device)
+        )
+        changes = [(bottleneck, given, kept), (device, left, taken)]
+        return changes if rest == NONE else [*changes, (device, NONE, rest)]
 
     @classmethod
     def together(cls, parts: "list[_Changes]") -> "_Changes":
@@ -89,13 +124,20 @@ class Refinement:
         return int(self._cost)
 
     def descend(self, deadline: Deadline) -> bool:
-        """Makes changes while any helps; False where the deadline passed first."""
+        """Makes changes while any helps: first those that lower the smooth cost, then those that lower the plan's.
+
+        Returns:
+            False where the deadline passed first.
+        """
+        return self._while_any(_smooth, deadline) and self._while_any(_exact, deadline)
+
+    def _while_any(self, worth: "_Worth", deadline: Deadline) -> bool:
         while True:
-            late, slow = int(self._starts.argmax()), int(self._transfer.argmax())
-            for bottleneck in dict.fromkeys((late, slow)):
+            late = [(source, False) for source in np.argsort(-self._starts, kind="stable")[:_SOURCES].tolist()]
+            for source, by_width in (*late, (int(self._transfer.argmax()), True)):
                 if deadline.passed():
                     return False
-                if self._improve(bottleneck):
+                if self._improve(source, by_width, worth):
                     break
             else:
                 return True
@@ -119,11 +161,17 @@ class Refinement:
         self._cost, self._starts, self._transfer = cost[0], starts[0], transfer[0]
         self._rates = (self._starts - held.compute) / np.maximum(held.widths, 1)
 
-    def _improve(self, bottleneck: int) -> bool:
-        """Makes the best change found, if any helps."""
+    def _improve(self, bottleneck: int, by_width: bool, worth: "_Worth") -> bool:
+        """Makes the best change found between a device and another, if any helps.
+
+        Args:
+            bottleneck: what columns leave.
+            by_width: whether output columns are to leave it, for a shorter transfer, rather than compute.
+            worth: what tells the better plan.
+        """
         if self.holdings.held[bottleneck] and len(self._limits) > 1:
             found = _Changes.together([self._moves(bottleneck), self._swaps(bottleneck)])
-            for changes in self._best(bottleneck, found):
+            for changes in self._best(bottleneck, found, by_width, worth):
                 if self.accepts(self.holdings, changes):
                     self.change(changes)
                     return True
@@ -139,7 +187,8 @@ class Refinement:
         here = self._starts[bottleneck] + self._worth(kept, bottleneck) - self._worth(given, bottleneck)
         worth = self._worth(taken)[row, device] - self._worth(left)[row, device]
         late = np.maximum(here[row], self._starts[device] + worth)
-        return _Changes(device, given[row], kept[row], left[row], taken[row], late)
+        rest = np.full(len(row), NONE)
+        return _Changes(device, given[row], kept[row], left[row], taken[row], rest, late)
 
     def _listed(self, bottleneck: int) -> list[tuple[Integers, tuple[int, int, int, int]]]:
         """What may leave the bottleneck: the devices that may take it, and what is given, kept, left and taken."""
@@ -165,26 +214,41 @@ class Refinement:
         ]
 
     def _swaps(self, bottleneck: int) -> _Changes:
-        """A unit's piece for that of another unit, neither of which the other device has columns of."""
+        """A unit's piece for all columns, or a part of them, of a unit elsewhere, where neither is in both places."""
         held, rules, units = self.holdings.held, self._catalogue.rules, self._catalogue.units
         ours = np.array(list(held[bottleneck].values()), dtype=np.int64)
-        others = [d for d in range(len(held)) if d != bottleneck]
-        theirs = np.array([position for d in others for position in held[d].values()], dtype=np.int64)
-        device = np.repeat(others, [len(held[d]) for d in others]).astype(np.int64)
+        device, theirs, come, rest = self._offered(bottleneck)
         here = np.zeros((len(held), len(rules.units)), dtype=np.bool_)
         for d, there in enumerate(held):
             here[d, list(there)] = True
-        come = units[theirs]
-        barred = here[bottleneck, come] | rules.apart[come][:, list(held[bottleneck])].any(axis=1)
+        unit = units[theirs]
+        barred = here[bottleneck, unit] | rules.apart[unit][:, list(held[bottleneck])].any(axis=1)
         may = np.stack([self.holdings.legal(unit) for unit in held[bottleneck]])[:, device]
-        may &= ~here[device][:, units[ours]].T & (rules.allowed[come, bottleneck] & ~barred)
+        may &= ~here[device][:, units[ours]].T & (rules.allowed[unit, bottleneck] & ~barred)
         i, j = np.nonzero(may)
-        gained = self._worth(theirs, bottleneck)[j] - self._worth(ours, bottleneck)[i]
-        own = (self._catalogue.embeddings[theirs] * self._slopes[device]).sum(axis=1)
-        own += self._catalogue.output_widths[theirs] * self._rates[device]
-        lost = self._worth(ours)[i, device[j]] - own[j]
+        gained = self._worth(come, bottleneck)[j] - self._worth(ours, bottleneck)[i]
+        lost = (
+            self._worth(ours)[i, device[j]] - (self._worth_there(theirs, device) - self._worth_there(rest, device))[j]
+        )
         late = np.maximum(self._starts[bottleneck] + gained, self._starts[device[j]] + lost)
-        return _Changes(device[j], ours[i], theirs[j], theirs[j], ours[i], late)
+        return _Changes(device[j], ours[i], come[j], theirs[j], ours[i], rest[j], late)
+
+    def _offered(self, bottleneck: int) -> tuple[Integers, Integers, Integers, Integers]:
+        """What others may give: their device, the piece, what of it comes and what of it stays; [N] each.
+
+        All of any piece, and parts of those with the most memory, which make room.
+        """
+        catalogue, offers = self._catalogue, []
+        for device, held in enumerate(self.holdings.held):
+            if device == bottleneck or not held:
+                continue
+            pieces = np.array(list(held.values()), dtype=np.int64)
+            offers.append(np.stack([np.full(len(pieces), device), pieces, pieces, np.full(len(pieces), NONE)], axis=1))
+            for piece in pieces[np.argsort(-catalogue.memory_bytes[pieces], kind="stable")[:_DIVIDED]].tolist():
+                splits = catalogue.splits(piece)
+                offers.append(np.concatenate([np.tile([device, piece], (len(splits), 1)), splits], axis=1))
+        device, piece, come, rest = np.concatenate([np.zeros((0, 4), dtype=np.int64), *offers]).T
+        return device, piece, come, rest
 
     def _worth(self, positions: Integers, device: int | None = None) -> Floats:
         """What pieces add to a device's start, by the slopes, ticks; [N], or [N, D] for all devices."""
@@ -195,37 +259,54 @@ class Refinement:
         worth[none] = 0.0
         return worth if device is None else worth[:, 0]
 
-    def _best(self, bottleneck: int, found: _Changes) -> Iterator[list[Change]]:
+    def _worth_there(self, positions: Integers, devices: Integers) -> Floats:
+        """What each piece adds to the start of its device, by the slopes, ticks; [N] and [N] -> [N]."""
+        worth: Floats = (self._catalogue.embeddings[positions] * self._slopes[devices]).sum(axis=1)
+        worth = worth + self._catalogue.output_widths[positions] * self._rates[devices]
+        return np.where(positions == NONE, 0.0, worth)
+
+    def _best(self, bottleneck: int, found: _Changes, by_width: bool, worth: "_Worth") -> Iterator[list[Change]]:
         """Changes that make the plan better, the best first."""
         memory = np.append(self._catalogue.memory_bytes, 0)
         used, limits = self.holdings.used, self._limits
         fits = used[bottleneck] - memory[found.given] + memory[found.kept] <= limits[bottleneck]
-        fits &= used[found.device] - memory[found.left] + memory[found.taken] <= limits[found.device]
+        grown = memory[found.taken] + memory[found.rest] - memory[found.left]
+        fits &= used[found.device] + grown <= limits[found.device]
         found = found.of(fits)
-        found = found.of(np.argsort(found.late, kind="stable")[:_PRICED])
+        order = self._later_width(bottleneck, found) if by_width else found.late
+        found = found.of(np.argsort(order, kind="stable")[:_PRICED])
         if not len(found.device):
             return
         compute = np.tile(self.holdings.compute, (len(found.device), 1))
         widths = np.tile(self.holdings.widths, (len(found.device), 1))
         every = np.arange(len(found.device))
-        compute[every, bottleneck], widths[:, bottleneck] = self._after(bottleneck, found.given, found.kept)
-        compute[every, found.device], widths[every, found.device] = self._after(found.device, found.left, found.taken)
+        compute[every, bottleneck], widths[:, bottleneck] = self._after(bottleneck, [found.given], [found.kept])
+        theirs = self._after(found.device, [found.left], [found.taken, found.rest])
+        compute[every, found.device], widths[every, found.device] = theirs
         late = np.maximum(compute[:, bottleneck], compute[every, found.device])
-        first = np.argsort(late, kind="stable")[:_PRICED_WHOLE]
-        costs, starts, _ = self._exchanges.costs(compute[first], widths[first])
-        ranked = sorted(
-            (int(cost), *(-np.sort(-start)).tolist(), i) for cost, start, i in zip(costs, starts, first, strict=True)
-        )
-        now = (self.cost, *(-np.sort(-self._starts)).tolist())
-        for *better, i in ranked:
-            if tuple(better) < now:
+        first = every[:_PRICED_WHOLE] if by_width else np.argsort(late, kind="stable")[:_PRICED_WHOLE]
+        after = worth(*self._exchanges.costs(compute[first], widths[first]))
+        (now,) = worth(np.array([self._cost]), self._starts[None], self._transfer[None])
+        for better, i in sorted(zip(after, first.tolist(), strict=True)):
+            if better < now:
                 yield found.one(i, bottleneck)
 
-    def _after(self, devices: Integers | int, out: Integers, into: Integers) -> tuple[Integers, Integers]:
-        """Compute, ticks, and output widths of devices after changes; [N] each."""
+    def _later_width(self, bottleneck: int, found: _Changes) -> Floats:
+        """The wider of both devices after each change, far wider where one would be the latest; [N]."""
+        outputs = np.append(self._catalogue.output_widths, 0)
+        ours = self.holdings.widths[bottleneck] + outputs[found.kept] - outputs[found.given]
+        theirs = self.holdings.widths[found.device] + outputs[found.taken] + outputs[found.rest] - outputs[found.left]
+        too_late = found.late > self._starts.max()
+        wider: Floats = np.maximum(ours, theirs) + np.where(too_late, float(self.holdings.widths.sum()), 0.0)
+        return wider
+
+    def _after(
+        self, devices: Integers | int, out: Sequence[Integers], into: Sequence[Integers]
+    ) -> tuple[Integers, Integers]:
+        """Compute, ticks, and output widths of devices after pieces [N] left and came; [N] each."""
         catalogue = self._catalogue
         sums, widths = self.holdings.sums[devices], self.holdings.widths[devices]
-        for positions, sign in ((out, -1), (into, 1)):
+        for positions, sign in (*((gone, -1) for gone in out), *((come, 1) for come in into)):
             there = sign * (positions != NONE)
             sums = sums + there[:, None] * catalogue.embeddings[positions].astype(np.float64)
             widths = widths + there * catalogue.output_widths[positions]

@@ -77,7 +77,8 @@ def _started(workspace: Workspace, moved: Moved) -> Holdings | None:
         homeless += [piece for piece in workspace.keys if piece.unit == unit] if left is None else left
     for device, limit in enumerate(workspace.limits):
         homeless += _evicted(holdings, device, int(limit))
-    sizes = catalogue.memory_bytes[catalogue.positions(homeless)]
+    positions = catalogue.positions(homeless)
+    sizes = catalogue.memory_bytes[positions]
     for i in np.argsort(-sizes, kind="stable"):
         if not _housed(holdings, homeless[i], moved):
             return None
@@ -144,7 +145,7 @@ def relabelled(holdings: Holdings, moved: Moved) -> Holdings:
     stays = np.zeros((len(devices), len(devices)), dtype=np.int64)
     for unit, columns in by_unit(holdings).items():
         whole = catalogue.whole(unit)
-        size = int(catalogue.memory_bytes[catalogue.position(whole)])
+        size = sum(table.weight_bytes for table in catalogue.tables(whole))
         for device, width in columns.items():
             for name, before in moved.columns_before(unit).items():
                 if name < len(devices):

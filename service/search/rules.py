@@ -18,14 +18,21 @@ class Rules:
     Attributes:
         units: positions of each unit's tables in the problem, ascending; units by their first table.
         unit_of: the unit of each table; T entries.
-        allowed: whether a device may take a unit; [U, D].
+        allowed: whether a device may take a unit; none may where the unit's own tables must be apart; [U, D].
         apart: whether two units must not share a device; symmetric, [U, U].
+        cliques: units of each ``separate`` group, by its tables: a unit occurs twice where two of them are one unit.
     """
 
     units: tuple[tuple[int, ...], ...]
     unit_of: tuple[int, ...]
     allowed: Flags
     apart: Flags
+    cliques: tuple[tuple[int, ...], ...]
+
+    @property
+    def bind(self) -> bool:
+        """Whether there is any rule at all."""
+        return len(self.units) < len(self.unit_of) or not self.allowed.all() or bool(self.apart.any())
 
     @classmethod
     def of(cls, problem: Problem) -> "Rules":
@@ -42,11 +49,14 @@ class Rules:
                 here[list(devices)] = True
                 allowed[unit_of[table]] &= here
         apart = np.zeros((len(units), len(units)), dtype=np.bool_)
-        for names in problem.constraints.separate:
-            group = sorted({unit_of[table] for table in _positions(problem, names)})
-            apart[np.ix_(group, group)] = True
+        cliques = tuple(
+            tuple(unit_of[table] for table in _positions(problem, names)) for names in problem.constraints.separate
+        )
+        for clique in cliques:
+            apart[np.ix_(clique, clique)] = True
+            allowed[[unit for unit in clique if clique.count(unit) > 1]] = False
         np.fill_diagonal(apart, val=False)
-        return cls(units, tuple(unit_of), allowed, apart)
+        return cls(units, tuple(unit_of), allowed, apart, cliques)
 
 
 def _units(problem: Problem) -> tuple[tuple[int, ...], ...]:

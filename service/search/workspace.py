@@ -39,20 +39,22 @@ class Workspace:
         Raises:
             NoPlanInTime: the deadline passed before all pieces were encoded.
         """
-        return cls.on(Catalogue(problem, models), slices, deadline)
+        return cls.placed(problem, [(piece, 0) for piece in slices], models, deadline)[0]
 
     @classmethod
-    def on(cls, catalogue: Catalogue, slices: Iterable[Slice], deadline: Deadline = _NEVER) -> "Workspace":
-        """A workspace of slices with a catalogue that is there, see ``of``."""
-        rules = catalogue.rules
-        pieces = []
-        for piece in sorted(slices):
+    def placed(
+        cls, problem: Problem, slices: Iterable[tuple[Slice, int]], models: CostModels, deadline: Deadline = _NEVER
+    ) -> "tuple[Workspace, Integers]":
+        """A workspace of slices with their devices, and the device of each piece, see ``of``."""
+        catalogue = Catalogue(problem, models)
+        rules, pieces, devices = catalogue.rules, [], []
+        for piece, device in sorted(slices):
             unit = rules.unit_of[piece.table]
-            if len(rules.units[unit]) == 1:
-                pieces.append(Piece(unit, piece.width))
-            elif rules.units[unit][0] == piece.table and piece.start == 0:
-                pieces.append(catalogue.whole(unit))
-        return cls.placing(catalogue, pieces, deadline)
+            alone = len(rules.units[unit]) == 1
+            if alone or (rules.units[unit][0] == piece.table and piece.start == 0):
+                pieces.append(Piece(unit, piece.width) if alone else catalogue.whole(unit))
+                devices.append(device)
+        return cls.placing(catalogue, pieces, deadline), np.array(devices, dtype=np.int64)
 
     @classmethod
     def placing(cls, catalogue: Catalogue, pieces: Sequence[Piece], deadline: Deadline = _NEVER) -> "Workspace":

@@ -17,11 +17,11 @@ from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
 from service.search.bound import lower_bound_ms
-from service.search.catalogue import no_plan_in_time
-from service.search.cuts import can_be_cut, cuts_that_pack
-from service.search.feasibility import Found, check_total_memory
+from service.search.cuts import can_be_cut
+from service.search.feasibility import Found, pieces_that_fit
 from service.search.layout import shards_of
-from service.search.precut import precut, slices_of
+from service.search.precut import precut
+from service.search.proofs import check_feasible
 from service.search.workspace import Workspace
 from service.usecases.pricing import DeviceReport, Priced, priced
 from service.usecases.validate import problem_faults
@@ -93,7 +93,7 @@ def make_plan(
     if faults:
         raise InvalidRequest(faults)
     search = search_of(algorithm)
-    check_total_memory(problem, deadline)
+    check_feasible(problem, deadline)
     found = _placed(problem, models, search, seed, deadline)
     plan = priced(problem, models, shards_of(found.workspace, found.placement))
     novelty = novelty_of(problem, models, plan.shards)
@@ -124,13 +124,13 @@ def _placed(problem: Problem, models: CostModels, search: Search, seed: int, dea
     except Infeasible as refused:
         if refused.data["proven"]:
             raise
-        cuts = cuts_that_pack(problem, deadline)
-        if cuts is None and deadline.passed():
-            raise no_plan_in_time() from refused
-        if cuts is None:
-            raise
-    workspace = Workspace.of(problem, slices_of(cuts), models, deadline)
-    return search(workspace, seed, deadline)
+    pieces = pieces_that_fit(problem, deadline)
+    placed = zip(pieces.slices, pieces.devices, strict=True)
+    workspace, placement = Workspace.placed(problem, placed, models, deadline)
+    try:
+        return search(workspace, seed, deadline)
+    except Infeasible:
+        return Found(workspace, placement, by_memory_alone=True)
 
 
 def novelty_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> tuple[float, ...]:

@@ -42,3 +42,47 @@ def problems(draw: st.DrawFn, max_tables: int = 8, types: frozenset[ShardingType
     limit = int(total / devices * slack) + 1
     limits = (int(limit * skew), *([limit] * (devices - 1)))
     return Problem(drawn, Topology("fake", limits), 2048, optimizer, constraints)
+
+
+@st.composite
+def bound_problems(draw: st.DrawFn, max_tables: int = 4) -> Problem:
+    """Problems small enough to try everything, with pins, colocation, separation and memory that often binds."""
+    count, devices = draw(st.integers(1, max_tables)), draw(st.integers(1, 3))
+    drawn = tuple(_narrow(draw, i) for i in range(count))
+    names = [table.name for table in drawn]
+    multiple = draw(st.sampled_from([4, 4, 8]))
+    constraints = Constraints(
+        sharding_types=draw(st.sampled_from([TABLE_WISE, COLUMN_WISE, frozenset(ShardingType)])),
+        column_multiple=multiple,
+        min_shard_dim=draw(st.sampled_from([4, 4, 8])),
+        max_shard_dim=draw(st.sampled_from([1024, 12, 8])),
+        count_buffers=draw(st.booleans()),
+        pin=draw(st.dictionaries(st.sampled_from(names), _device_sets(devices), max_size=2)),
+        colocate=draw(_groups(names)),
+        separate=draw(_groups(names)),
+    )
+    optimizer = draw(st.sampled_from(list(Optimizer)))
+    problem = Problem(drawn, Topology("fake", (1,)), 16, optimizer, constraints)
+    total = sum(problem.memory_of(table).total for table in drawn)
+    slack = draw(st.sampled_from([0.6, 1.0, 1.05, 1.2, 1.5, 3.0]))
+    skew = draw(st.sampled_from([1.0, 1.0, 1.5]))
+    limit = int(total / devices * slack) + 1
+    return Problem(drawn, Topology("fake", (*([limit] * (devices - 1)), int(limit * skew))), 16, optimizer, constraints)
+
+
+def _narrow(draw: st.DrawFn, index: int) -> Table:
+    rows, pooling = draw(st.sampled_from([1, 10, 50, 300])), draw(st.sampled_from([0.0, 1.0, 5.0]))
+    return Table(
+        f"t{index}", rows, 4 * draw(st.integers(1, 5)), pooling, data_type=draw(st.sampled_from(list(DataType)))
+    )
+
+
+def _device_sets(devices: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.sets(st.integers(0, devices - 1), min_size=1).map(lambda chosen: tuple(sorted(chosen)))
+
+
+def _groups(names: list[str]) -> st.SearchStrategy[tuple[tuple[str, ...], ...]]:
+    if len(names) == 1:
+        return st.just(())
+    group = st.lists(st.sampled_from(names), min_size=2, max_size=3, unique=True).map(tuple)
+    return st.lists(group, max_size=2).map(tuple)

@@ -16,6 +16,7 @@ from service.search.auto import auto
 from service.search.feasibility import Found
 from service.search.layout import shards_of
 from service.search.precut import precut
+from service.search.proofs import check_feasible
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from tests.fakes import fake_models
@@ -29,6 +30,7 @@ def cost(found: Found) -> int:
 
 
 def space_of(problem: Problem) -> Workspace:
+    check_feasible(problem, Deadline())
     return Workspace.of(problem, precut(problem, Deadline()), fake_models())
 
 

@@ -6,8 +6,9 @@ from service.domain.deadline import Deadline
 from service.domain.plan import Constraints, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
-from service.search.cuts import can_be_cut, cuts_that_pack, even_widths, needed_widths, piece_bytes
+from service.search.cuts import can_be_cut, cuts_that_pack, even_widths, items_of, needed_counts, widths_of
 from service.search.packing import pack
+from service.search.rules import Rules
 from tests.search import oracle
 from tests.search.strategies import problems
 
@@ -50,13 +51,17 @@ def test_a_table_that_was_cut_in_vain_is_whole_again() -> None:
 @settings(max_examples=150, deadline=None)
 @given(problem=problems(max_tables=6))
 def test_cuts_are_the_needed_ones_or_finer_and_pack(problem: Problem) -> None:
-    needed = [needed_widths(problem, table) for table in problem.tables]
+    rules = Rules.of(problem)
+    needed = widths_of(problem, needed_counts(problem, rules))
     cuts = cuts_that_pack(problem, Deadline())
-    if all(needed) and pack(piece_bytes(problem, needed), problem.topology.memory_bytes, Deadline()).assignment:
+    if (
+        all(needed)
+        and pack(items_of(problem, rules, needed).sizes, problem.topology.memory_bytes, Deadline()).assignment
+    ):
         assert cuts == needed
     if cuts is None:
         return
-    assert pack(piece_bytes(problem, cuts), problem.topology.memory_bytes, Deadline()).assignment is not None
+    assert pack(items_of(problem, rules, cuts).sizes, problem.topology.memory_bytes, Deadline()).assignment is not None
     for table, widths, fewest in zip(problem.tables, cuts, needed, strict=True):
         assert sum(widths) == table.embedding_dim
         assert len(widths) >= len(fewest)

@@ -6,10 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
-from service.search.packing import missing_everywhere, pack
+from service.domain.plan import Problem
+from service.domain.tables import Optimizer, Table
+from service.domain.topology import Topology
+from service.search.packing import Items, missing_everywhere, pack
+from service.search.rules import Rules
 from tests.search import oracle
 
 GIB = 1 << 30
+
+
+def _no_rules(units: int, devices: int) -> Rules:
+    tables = tuple(Table(f"t{i}", 1, 4, 0.0) for i in range(units))
+    return Rules.of(Problem(tables, Topology("fake", (1,) * devices), 1, Optimizer.SGD))
 
 
 def _assert_fits(sizes: list[int], limits: list[int], assignment: tuple[int, ...]) -> None:
@@ -31,7 +40,8 @@ def test_finds_an_assignment_exactly_where_there_is_one(sizes: list[int], limits
 
 @given(sizes=st.lists(st.integers(1, 12), max_size=12), limits=st.lists(st.integers(1, 22), min_size=1, max_size=4))
 def test_the_memory_said_to_be_enough_is_enough(sizes: list[int], limits: list[int]) -> None:
-    missing = missing_everywhere(sizes, limits)
+    missing = missing_everywhere(Items(sizes, range(len(sizes))), limits, _no_rules(len(sizes), len(limits)))
+    assert missing is not None
     raised = [limit + missing for limit in limits]
     packing = pack(sizes, raised, Deadline())
     assert packing.assignment is not None

@@ -11,9 +11,10 @@ from service.domain.errors import Infeasible, InvalidRequest
 from service.domain.plan import Constraints, Problem, ShardingType
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
-from service.search.cuts import even_widths, needed_widths
+from service.search.cuts import even_widths, needed_slices
 from service.search.precut import precut
-from tests.search.strategies import COLUMN_WISE, TABLE_WISE
+from service.search.proofs import check_feasible
+from tests.search.strategies import COLUMN_WISE
 
 GIB = 1 << 30
 
@@ -50,11 +51,12 @@ def test_cuts_tile_the_table_in_legal_even_widths(
         max_shard_dim=widest,
     )
     try:
-        widths = _widths(problem)
+        check_feasible(problem, Deadline())
     except Infeasible as error:
         assert dim > widest
         assert error.data["proven"]
         return
+    widths = _widths(problem)
     assert sum(widths) == dim
     assert widths == sorted(widths, reverse=True)
     assert max(widths) <= widest
@@ -91,107 +93,6 @@ def test_state_that_repeats_with_each_slice_counts() -> None:
     assert _widths(stateful) == [4, 4, 4, 4]
 
 
-def test_an_uncut_table_that_fits_no_device_names_the_split_and_the_memory_that_would_help() -> None:
-    problem = _problem(Table("t0", 8 * 1024 * 1024, 64, 0.0), sharding_types=TABLE_WISE, count_buffers=False)
-    with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
-    data = caught.value.data
-    assert data["reason"] == "table_exceeds_device"
-    assert data["proven"]
-    assert data["shortfall_bytes"] == GIB
-    assert data["tables"] == ["t0"]
-    assert data["remedies"][0] == "allow column_wise: t0 fits as 2 slices of 32 columns"
-    assert f"({2 * GIB} bytes)" in data["remedies"][1]
-
-
-def test_a_split_is_not_promised_where_its_slices_do_not_pack() -> None:
-    half = 8 * 1024 * 1024
-    tables = (Table("t0", half * 3 // 2, 64, 0.0), Table("t1", half // 2, 40, 0.0), Table("t2", half // 2, 40, 0.0))
-    problem = _problem(*tables, limits=(2 * GIB, GIB // 2), sharding_types=TABLE_WISE, count_buffers=False)
-    with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
-    assert not any("column_wise" in remedy for remedy in caught.value.data["remedies"])
-
-
-def test_every_table_that_fits_nowhere_is_named() -> None:
-    tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
-    problem = _problem(*tables, Table("c", 10, 64, 0.0), sharding_types=TABLE_WISE)
-    with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
-    assert caught.value.data["tables"] == ["a", "b"]
-
-
-def test_a_table_whose_narrowest_slices_fit_no_device_is_proven_infeasible() -> None:
-    problem = _problem(Table("t0", 512 * 1024 * 1024, 8, 0.0), min_shard_dim=4, count_buffers=False)
-    with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
-    data = caught.value.data
-    assert (data["reason"], data["proven"], data["shortfall_bytes"]) == ("table_exceeds_device", True, 7 * GIB)
-
-
-def test_a_table_wider_than_a_shard_may_be_needs_cuts_that_are_allowed() -> None:
-    problem = _problem(Table("t0", 10, 1280, 0.0), sharding_types=TABLE_WISE)
-    with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
-    data = caught.value.data
-    assert data["shortfall_bytes"] == 0
-    assert data["remedies"] == ["allow column_wise: t0 fits as 2 slices of 640 columns", "a max_shard_dim of 1280"]
-
-
-def _refused(problem: Problem) -> Infeasible:
-    with pytest.raises(Infeasible) as caught:
-        precut(problem, Deadline())
-    return caught.value
-
-
-def test_a_table_too_large_and_too_wide_is_told_both() -> None:
-    rows, need = 8_322_482, 3_328_992_800  # 3.1 GiB at 100 columns, which 8 does not divide
-    problem = _problem(
-        Table("t0", rows, 100, 0.0),
-        limits=(2 * GIB, 2 * GIB),
-        column_multiple=8,
-        max_shard_dim=64,
-        count_buffers=False,
-    )
-    error = _refused(problem)
-    assert error.data["remedies"] == [
-        "a column_multiple of 4: t0 fits as 2 slices of 52 or 48 columns",
-        f"a max_shard_dim of 100 and at least 3.1 GiB ({need} bytes) of memory on a device, "
-        f"{need - 2 * GIB} bytes more",
-    ]
-    assert "uncut needs 3.1 GiB" in error.detail
-    assert "100 columns wide" in error.detail
-    roomy = replace(problem, topology=Topology("fake", (need, 2 * GIB)))
-    assert _refused(roomy).data["remedies"][-1] == "a max_shard_dim of 100"
-    assert _widths(replace(roomy, constraints=replace(problem.constraints, max_shard_dim=100))) == [100]
-    assert _widths(replace(problem, constraints=replace(problem.constraints, column_multiple=4))) == [52, 48]
-
-
-def test_the_remedy_covers_the_largest_and_the_widest_of_several_tables() -> None:
-    large, wide = Table("large", 8 * 1024 * 1024, 64, 0.0), Table("wide", 10, 1280, 0.0)  # 2 GiB and 50 KiB
-    error = _refused(_problem(large, wide, limits=(GIB,) * 3, sharding_types=TABLE_WISE, count_buffers=False))
-    assert error.data["tables"] == ["large", "wide"]
-    assert error.data["remedies"] == [
-        "allow column_wise: large fits as 2 slices of 32 columns, wide fits as 2 slices of 640 columns",
-        f"a max_shard_dim of 1280 and at least 2.0 GiB ({2 * GIB} bytes) of memory on a device, {GIB} bytes more",
-    ]
-
-
-def test_a_split_that_needs_another_multiple_is_told_with_it() -> None:
-    problem = _problem(
-        Table("t0", 8 * 1024 * 1024, 60, 0.0), sharding_types=TABLE_WISE, column_multiple=8, count_buffers=False
-    )
-    assert _refused(problem).data["remedies"][0] == (
-        "allow column_wise and a column_multiple of 4: t0 fits as 2 slices of 32 or 28 columns"
-    )
-
-
-def test_one_large_device_is_not_offered_to_two_large_tables() -> None:
-    tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
-    error = _refused(_problem(*tables, sharding_types=TABLE_WISE, count_buffers=False))
-    assert error.data["remedies"] == [f"at least 2.0 GiB ({2 * GIB} bytes) of memory on each device"]
-
-
 def test_a_request_that_comes_to_too_many_shards_is_refused_at_once() -> None:
     tables = tuple(Table(f"t{i}", 100, 65_536, 1.0) for i in range(500))
     constraints = Constraints(sharding_types=frozenset({ShardingType.COLUMN_WISE}), max_shard_dim=4)
@@ -210,4 +111,4 @@ def test_the_fewest_slices_that_fit_are_found_for_very_wide_tables() -> None:
         widest = even_widths(65_536, count, 4)[0]
         limit = loose.memory_of(table.sliced(widest)).total
         problem = replace(loose, topology=Topology("fake", (limit,)))
-        assert max(needed_widths(problem, table)) == widest
+        assert even_widths(65_536, needed_slices(problem, table, limit), 4)[0] == widest

@@ -19,6 +19,7 @@ from service.search.improve import improve
 from service.search.kicks import kick
 from service.search.layout import shards_of
 from service.search.precut import precut
+from service.search.proofs import check_feasible
 from service.search.refine import Refinement
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
@@ -31,6 +32,7 @@ GIB = 1 << 30
 def start(problem: Problem, seed: int = 0) -> Holdings | None:
     """A random plan of a problem, where one is found."""
     try:
+        check_feasible(problem, Deadline())
         found = random(Workspace.of(problem, precut(problem, Deadline()), fake_models()), seed, Deadline())
     except Infeasible:
         return None

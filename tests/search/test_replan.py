@@ -18,6 +18,7 @@ from service.search.layout import shards_of
 from service.search.moved import Moved
 from service.search.neuroshard import neuroshard
 from service.search.precut import precut
+from service.search.proofs import check_feasible
 from service.search.replan import relabelled, replan
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
@@ -28,6 +29,7 @@ GIB = 1 << 30
 
 
 def space_of(problem: Problem) -> Workspace:
+    check_feasible(problem, Deadline())
     return Workspace.of(problem, precut(problem, Deadline()), fake_models())
 
 
