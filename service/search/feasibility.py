@@ -7,12 +7,13 @@ import numpy as np
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
 from service.domain.plan import Problem, ShardingType
-from service.search.cuts import Widths, can_be_cut, items_of
-from service.search.fitting import Pieces, devices_of_slices, fitting
-from service.search.packing import Packing, pack_by_rules
+from service.search.catalogue import Integers, no_plan_in_time
+from service.search.cuts import can_be_cut
+from service.search.fitting import Pieces, fitting
+from service.search.packing import Items, Packing, pack_by_rules
 from service.search.remedies import cut_remedies, rule_remedies
 from service.search.rules import Rules
-from service.search.workspace import Integers, Workspace, no_plan_in_time
+from service.search.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,8 +21,8 @@ class Found:
     """A placement that fits in memory.
 
     Attributes:
-        workspace: the slices that were placed.
-        placement: device of each slice; [S].
+        workspace: the pieces that were placed.
+        placement: device of each piece; [S].
         cut_short: whether the deadline ended the search before it was through.
         by_memory_alone: whether costs played no part, because the algorithm itself found no placement.
     """
@@ -33,7 +34,7 @@ class Found:
 
 
 def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:
-    """A placement of these slices that fits, found without regard to costs.
+    """A placement of these pieces that fits, found without regard to costs.
 
     Raises:
         NoPlanInTime: the deadline passed first.
@@ -52,15 +53,9 @@ def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:
 
 
 def packed(workspace: Workspace, deadline: Deadline) -> Packing:
-    """The S slices packed into the devices' memory."""
-    rules = Rules.of(workspace.problem)
-    cuts: list[Widths] = [()] * len(workspace.problem.tables)
-    for piece in workspace.slices:
-        cuts[piece.table] += (piece.width,)
-    packing = pack_by_rules(items_of(workspace.problem, rules, cuts), workspace.limits.tolist(), rules, deadline)
-    if packing.assignment is None:
-        return packing
-    return Packing(devices_of_slices(rules, cuts, packing.assignment), packing.proven)
+    """The S pieces packed into the devices' memory."""
+    items = Items(workspace.memory_bytes.tolist(), workspace.units.tolist())
+    return pack_by_rules(items, workspace.limits.tolist(), workspace.catalogue.rules, deadline)
 
 
 def pieces_that_fit(problem: Problem, deadline: Deadline) -> Pieces:
@@ -76,6 +71,19 @@ def pieces_that_fit(problem: Problem, deadline: Deadline) -> Pieces:
     if not found.proven and (found.cut_short or deadline.passed()):
         raise no_plan_in_time()
     raise _packing_failed(problem, found.proven, deadline)
+
+
+def placed_so(workspace: Workspace, pieces: Pieces) -> Found:
+    """The placement that comes with slices which were found to fit, in the workspace that they make."""
+    rules = workspace.catalogue.rules
+    devices = [
+        device
+        for piece, device in zip(pieces.slices, pieces.devices, strict=True)
+        # Tables that are on one device together are one piece, which stands where the first of their slices does.
+        if len(rules.units[rules.unit_of[piece.table]]) == 1
+        or (piece.table == rules.units[rules.unit_of[piece.table]][0] and piece.start == 0)
+    ]
+    return Found(workspace, np.array(devices, dtype=np.int64), by_memory_alone=True)
 
 
 def _packing_failed(problem: Problem, proven: bool, deadline: Deadline) -> Infeasible:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -10,19 +10,24 @@ import numpy as np
 from service.cost_models.assumptions import memory_assumptions, novelty_assumptions
 from service.domain.costs import Interval
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible, InvalidRequest
+from service.domain.errors import Infeasible, InvalidRequest, NoPlanInTime
+from service.domain.moves import Move, moves
 from service.domain.plan import Algorithm, Problem, Running, Shard, ShardingType, tables_on_devices
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
 from service.search.bound import lower_bound_ms
 from service.search.cuts import can_be_cut
-from service.search.feasibility import Found, pieces_that_fit
+from service.search.feasibility import Found, pieces_that_fit, place_by_memory, placed_so
+from service.search.layout import shards_of
 from service.search.precut import precut
 from service.search.proofs import check_feasible
 from service.search.workspace import Workspace
 from service.usecases.pricing import DeviceReport, Priced, priced
 from service.usecases.validate import problem_faults
+
+_PACKING_SHARE = 0.2
+"""Part of the time in which needed slices are packed, before finer ones are tried."""
 
 
 class PlanStatus(StrEnum):
@@ -47,6 +52,7 @@ class PlanResult:
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, one sentence each.
         novelty: how far each of the problem's tables, as it is cut, is from what was measured; T entries.
+        moves: what comes to devices that did not have it under the running plan; None where there is none.
     """
 
     status: PlanStatus
@@ -59,6 +65,7 @@ class PlanResult:
     models: Mapping[str, str]
     assumptions: tuple[str, ...]
     novelty: tuple[float, ...]
+    moves: tuple[Move, ...] | None
 
 
 def make_plan(
@@ -91,7 +98,7 @@ def make_plan(
     search = search_of(algorithm)
     check_feasible(problem, deadline)
     found = _placed(problem, models, search, seed, deadline)
-    plan = priced(found.workspace, found.placement)
+    plan = priced(problem, models, shards_of(found.workspace, found.placement))
     novelty = novelty_of(problem, models, plan.shards)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
@@ -108,23 +115,33 @@ def make_plan(
             *(by_memory if found.by_memory_alone else []),
         ),
         novelty=novelty,
+        moves=None if running is None else moves(problem, running, plan.shards),
     )
 
 
 def _placed(problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline) -> Found:
-    """The search's placement of the needed slices or, where these do not pack, of finer ones that do."""
+    """The search's placement, or the one by memory alone that it starts from where it finds none in time."""
+    start = _by_memory(problem, models, deadline)
+    try:
+        return search(start.workspace, seed, deadline)
+    except Infeasible:
+        return start
+    except NoPlanInTime:
+        return replace(start, cut_short=True)
+
+
+def _by_memory(problem: Problem, models: CostModels, deadline: Deadline) -> Found:
+    """A placement by memory alone: of the needed slices or, where these do not pack, of finer ones that do."""
     workspace = Workspace.of(problem, precut(problem, deadline), models, deadline)
     try:
-        return search(workspace, seed, deadline)
+        return place_by_memory(workspace, deadline.share(_PACKING_SHARE))
     except Infeasible as refused:
         if refused.data["proven"]:
             raise
+    except NoPlanInTime:
+        pass
     pieces = pieces_that_fit(problem, deadline)
-    workspace = Workspace.of(problem, pieces.slices, models, deadline)
-    try:
-        return search(workspace, seed, deadline)
-    except Infeasible:
-        return Found(workspace, np.array(pieces.devices, dtype=np.int64), by_memory_alone=True)
+    return placed_so(Workspace.of(problem, pieces.slices, models, deadline), pieces)
 
 
 def novelty_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> tuple[float, ...]:
