@@ -17,6 +17,7 @@ from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
 from service.search.bound import lower_bound_ms
+from service.search.catalogue import no_plan_in_time
 from service.search.cuts import can_be_cut
 from service.search.feasibility import Found, pieces_that_fit, place_by_memory, placed_so
 from service.search.layout import shards_of
@@ -122,6 +123,8 @@ def make_plan(
 def _placed(problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline) -> Found:
     """The search's placement, or the one by memory alone that it starts from where it finds none in time."""
     start = _by_memory(problem, models, deadline)
+    if deadline.passed():
+        raise no_plan_in_time()
     try:
         return search(start.workspace, seed, deadline)
     except Infeasible:
