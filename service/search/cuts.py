@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.domain.deadline import Deadline
-from service.domain.plan import Constraints, Problem, ShardingType
+from service.domain.plan import Constraints, Problem, ShardingType, Slice
 from service.domain.tables import Table
 from service.search.packing import Items, pack_by_rules
 from service.search.rules import Rules
@@ -91,6 +91,17 @@ def widths_of(problem: Problem, counts: Sequence[int]) -> list[Widths]:
         even_widths(table.embedding_dim, count, multiple) if count else ()
         for table, count in zip(problem.tables, counts, strict=True)
     ]
+
+
+def slices_of(cuts: Sequence[Widths]) -> tuple[Slice, ...]:
+    """Slices of the tables' cuts, by table and column."""
+    slices = []
+    for index, widths in enumerate(cuts):
+        start = 0
+        for width in widths:
+            slices.append(Slice(index, start, start + width))
+            start += width
+    return tuple(slices)
 
 
 def bytes_in_shards(problem: Problem, table: Table, count: int) -> int:

@@ -119,7 +119,6 @@ class _Program:
         return Outcome(columns, proven=True)
 
     def _present_units(self, clique: tuple[int, ...], device: int) -> "Iterator[cp_model.IntVar]":
-        # A unit that must be apart from itself occurs twice, and so is on no device.
         return (self._present[unit, device] for unit in clique if (unit, device) in self._present)
 
     def _add_unit(self, unit: int) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
 from service.domain.plan import Problem, ShardingType
+from service.domain.ports import CostModels
 from service.search.catalogue import Integers, no_plan_in_time
 from service.search.cuts import can_be_cut
 from service.search.fitting import Pieces, fitting
@@ -71,6 +72,16 @@ def pieces_that_fit(problem: Problem, deadline: Deadline) -> Pieces:
     if not found.proven and (found.cut_short or deadline.passed()):
         raise no_plan_in_time()
     raise _packing_failed(problem, found.proven, deadline)
+
+
+def placed_so(problem: Problem, models: CostModels, pieces: Pieces, deadline: Deadline) -> Found:
+    """The placement that comes with slices which were found to fit.
+
+    Raises:
+        NoPlanInTime: the deadline passed before all were encoded.
+    """
+    workspace, placement = Workspace.placed(problem, zip(pieces.slices, pieces.devices, strict=True), models, deadline)
+    return Found(workspace, placement, by_memory_alone=True)
 
 
 def _packing_failed(problem: Problem, proven: bool, deadline: Deadline) -> Infeasible:

@@ -60,8 +60,9 @@ class _Filling:
         narrowest = max(1, math.ceil(constraints.min_shard_dim / multiple))
         widest = constraints.max_shard_dim // multiple
         left = spec.embedding_dim // multiple
+        most = left - 1  # All of it was tried.
         for device in sorted(self._legal(unit), key=lambda i: -self._room[i]):
-            for steps in range(min(left, self._room[device] // (column_bytes * multiple)), narrowest - 1, -1):
+            for steps in range(min(left, most, self._room[device] // (column_bytes * multiple)), narrowest - 1, -1):
                 shards = math.ceil(steps / widest)
                 need = column_bytes * multiple * steps + shard_bytes * shards
                 rest_is_allowed = steps == left or left - steps >= narrowest

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 from service.domain.deadline import Deadline
 from service.domain.plan import Problem, Slice
-from service.search.cuts import Widths, cuts_that_pack, items_of
+from service.search.cuts import Widths, cuts_that_pack, items_of, slices_of
 from service.search.exact import DEFAULT_WORK, Columns, columns_that_fit
 from service.search.filling import filled
 from service.search.packing import pack_by_rules
-from service.search.precut import slices_of
 from service.search.rules import Rules
 from service.search.shards import shard_widths
+
+_EVEN_SHARE = 0.5
+"""Part of the time in which even cuts are tried, before uneven ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,13 @@ def fitting(problem: Problem, deadline: Deadline, work: float = DEFAULT_WORK) ->
         work: the most that the integer program's solver may work, in its deterministic seconds.
     """
     rules = Rules.of(problem)
-    # The other half of the time is the integer program's.
-    half = Deadline((deadline.clock() + deadline.at) / 2, deadline.clock)
-    cuts = cuts_that_pack(problem, half)
+    cuts = cuts_that_pack(problem, deadline.share(_EVEN_SHARE))
     if cuts is not None:
         assignment = pack_by_rules(
             items_of(problem, rules, cuts), problem.topology.memory_bytes, rules, deadline
         ).assignment
         if assignment is not None:
-            return Fitting(Pieces(slices_of(cuts), devices_of_slices(rules, cuts, assignment)), proven=True)
+            return Fitting(Pieces(slices_of(cuts), _devices(rules, cuts, assignment)), proven=True)
     columns = filled(problem, rules, deadline)
     if columns is not None:
         return Fitting(_pieces(problem, columns), proven=True)
@@ -64,7 +64,7 @@ def fitting(problem: Problem, deadline: Deadline, work: float = DEFAULT_WORK) ->
     return Fitting(_pieces(problem, outcome.columns), proven=True)
 
 
-def devices_of_slices(rules: Rules, cuts: Sequence[Widths], assignment: Sequence[int]) -> tuple[int, ...]:
+def _devices(rules: Rules, cuts: Sequence[Widths], assignment: Sequence[int]) -> tuple[int, ...]:
     """Device of each slice, by table and column, from those of the items that the cuts come to."""
     left = iter(assignment)
     devices: list[list[int]] = [[] for _ in cuts]

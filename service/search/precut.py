@@ -1,6 +1,5 @@
 """Cuts that must be made before placement; every other table stays whole."""
 
-from collections.abc import Sequence
 from itertools import accumulate
 
 from service.domain.deadline import Deadline
@@ -8,7 +7,8 @@ from service.domain.errors import Fault, InvalidRequest
 from service.domain.plan import Problem, Slice
 from service.domain.tables import Table
 from service.search.catalogue import no_plan_in_time
-from service.search.cuts import Widths, needed_counts, widths_of
+from service.search.cuts import needed_counts, slices_of, widths_of
+from service.search.proofs import check_feasible
 from service.search.rules import Rules
 
 MOST_SHARDS = 10_000
@@ -22,11 +22,8 @@ def precut(problem: Problem, deadline: Deadline) -> tuple[Slice, ...]:
     where ``table_wise`` is not allowed and the table can be cut at all. Tables that are on one device together are cut
     for the first and the last of these alone.
 
-    Args:
-        problem: one that ``check_feasible`` lets pass, so that every table fits some device.
-        deadline: looked at once.
-
     Raises:
+        Infeasible: some table fits no device that it may be on, see ``check_feasible``.
         InvalidRequest: the tables come to more than ``MOST_SHARDS`` slices.
         NoPlanInTime: the deadline passed before all tables were looked at.
     """
@@ -34,6 +31,8 @@ def precut(problem: Problem, deadline: Deadline) -> tuple[Slice, ...]:
     for i, shards in enumerate(accumulate(counts)):
         if shards > MOST_SHARDS:
             raise InvalidRequest([_too_many(i, problem.tables[i], counts[i])])
+    if not all(counts):
+        check_feasible(problem, deadline)
     if deadline.passed():
         raise no_plan_in_time()
     return slices_of(widths_of(problem, counts))
@@ -45,14 +44,3 @@ def _too_many(i: int, table: Table, shards: int) -> Fault:
         f"{MOST_SHARDS} that a plan may have: allow wider shards, or give a device more memory"
     )
     return Fault(f"/tables/{i}/embedding_dim", message, table.name)
-
-
-def slices_of(cuts: Sequence[Widths]) -> tuple[Slice, ...]:
-    """Slices of the tables' cuts, by table and column."""
-    slices = []
-    for index, widths in enumerate(cuts):
-        start = 0
-        for width in widths:
-            slices.append(Slice(index, start, start + width))
-            start += width
-    return tuple(slices)

@@ -28,8 +28,8 @@ def check_feasible(problem: Problem, deadline: Deadline) -> None:
         Infeasible: proven. ``total_memory``: the tables need more than all devices hold. ``table_exceeds_device``: a
             table fits no device however it may be cut. ``pinned``: a table fits none of the devices that it is pinned
             to, or tables that are pinned within some devices need more than these hold. ``colocate``: tables that
-            must be on one device fit none, or none is left to them. ``separate``: tables must be apart and together,
-            or are more than the devices that they may be on.
+            must be on one device fit none. ``separate``: tables that must all be apart are more than the devices that
+            they may be on.
     """
     rules = Rules.of(problem)
     counts = needed_counts(problem, rules)
@@ -37,7 +37,6 @@ def check_feasible(problem: Problem, deadline: Deadline) -> None:
     least = _bytes_of_units(problem, rules, fewest)
     # What is too large for a device takes more shards than that, as long as devices do not get larger.
     needed = _bytes_of_units(problem, rules, [count or few for count, few in zip(counts, fewest, strict=True)])
-    _check_apart_and_together(problem, rules, deadline)
     _check_total_memory(problem, sum(least), deadline)
     _check_total_memory(problem, sum(needed), deadline)
     _check_each_table(problem, rules, counts, deadline)
@@ -136,7 +135,6 @@ def _exceeds_pins(problem: Problem, rules: Rules, misfits: Sequence[int], deadli
 
 
 def _check_each_group(problem: Problem, rules: Rules, deadline: Deadline) -> None:
-    limits = problem.topology.memory_bytes
     for members in rules.units:
         if len(members) == 1:
             continue
@@ -145,16 +143,14 @@ def _check_each_group(problem: Problem, rules: Rules, deadline: Deadline) -> Non
         most = _most(problem, devices)
         if need <= most:
             continue
-        where = (
-            f"the largest of {_devices(devices)} holds {gibibytes(most)}" if devices else "no device is left by pins"
-        )
         raise Infeasible(
-            f"tables {named(names)} must be on one device and need {gibibytes(need)}, but {where}",
+            f"tables {named(names)} must be on one device and need {gibibytes(need)}, "
+            f"but the largest of {_devices(devices)} holds {gibibytes(most)}",
             reason="colocate",
             proven=True,
-            shortfall_bytes=need - most if devices else 0,
+            shortfall_bytes=need - most,
             tables=names,
-            devices=devices or range(len(limits)),
+            devices=devices,
             remedies=rule_remedies(problem, names, deadline),
         )
 
@@ -178,23 +174,6 @@ def _check_pins(problem: Problem, rules: Rules, needs: Sequence[int], deadline: 
         devices=unmet.devices,
         remedies=rule_remedies(problem, names, deadline),
     )
-
-
-def _check_apart_and_together(problem: Problem, rules: Rules, deadline: Deadline) -> None:
-    for clique, group in zip(rules.cliques, problem.constraints.separate, strict=True):
-        twice = next((unit for unit in clique if clique.count(unit) > 1), None)
-        if twice is None:
-            continue
-        names = [name for name in group if name in _names(problem, rules, [twice])]
-        raise Infeasible(
-            f"tables {named(names)} must be on different devices, and colocation puts them on one",
-            reason="separate",
-            proven=True,
-            shortfall_bytes=0,
-            tables=names,
-            devices=range(problem.topology.device_count),
-            remedies=rule_remedies(problem, names, deadline),
-        )
 
 
 def _check_cliques(problem: Problem, rules: Rules, deadline: Deadline) -> None:

@@ -22,10 +22,8 @@ _RUNNING_SHARE = 0.5
 Search = Callable[[Workspace, int, Deadline], Found]
 
 
-def replan(
-    workspace: Workspace, search: Search, running: Running, seed: int, deadline: Deadline
-) -> tuple[Found, Moved]:
-    """The cheapest plan found within the bytes that may move, and what counts them.
+def replan(workspace: Workspace, search: Search, running: Running, seed: int, deadline: Deadline) -> Found:
+    """The cheapest plan found within the bytes that may move.
 
     The running plan, as far as it still fits, is improved by changes within the limit; a plan made from nothing counts
     where it is within the limit too, once devices that are alike have been told apart so that little moves.
@@ -65,7 +63,7 @@ def replan(
     if not within:
         raise _too_much(moved, min(least), limit or 0)
     space, placement = plans[min(within)[2]].holdings.workspace()
-    return Found(space, placement, cut_short=not finished), moved
+    return Found(space, placement, cut_short=not finished)
 
 
 def _started(workspace: Workspace, moved: Moved) -> Holdings | None:

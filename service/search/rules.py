@@ -18,9 +18,9 @@ class Rules:
     Attributes:
         units: positions of each unit's tables in the problem, ascending; units by their first table.
         unit_of: the unit of each table; T entries.
-        allowed: whether a device may take a unit; none may where the unit's own tables must be apart; [U, D].
+        allowed: whether a device may take a unit; [U, D].
         apart: whether two units must not share a device; symmetric, [U, U].
-        cliques: units of each ``separate`` group, by its tables: a unit occurs twice where two of them are one unit.
+        cliques: units of each ``separate`` group.
     """
 
     units: tuple[tuple[int, ...], ...]
@@ -54,7 +54,6 @@ class Rules:
         )
         for clique in cliques:
             apart[np.ix_(clique, clique)] = True
-            allowed[[unit for unit in clique if clique.count(unit) > 1]] = False
         np.fill_diagonal(apart, val=False)
         return cls(units, tuple(unit_of), allowed, apart, cliques)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -10,21 +10,32 @@ import numpy as np
 from service.cost_models.assumptions import memory_assumptions, novelty_assumptions
 from service.domain.costs import Interval
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible, InvalidRequest
-from service.domain.moves import Move, moves
+from service.domain.errors import Infeasible, InvalidRequest, NoPlanInTime
+from service.domain.moves import Move, held_before, moves
 from service.domain.plan import Algorithm, Problem, Running, Shard, ShardingType, tables_on_devices
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
 from service.search.bound import lower_bound_ms
+from service.search.catalogue import no_plan_in_time
 from service.search.cuts import can_be_cut
-from service.search.feasibility import Found, pieces_that_fit
+from service.search.feasibility import Found, pieces_that_fit, place_by_memory, placed_so
 from service.search.layout import shards_of
 from service.search.precut import precut
 from service.search.proofs import check_feasible
+from service.search.replan import replan
 from service.search.workspace import Workspace
 from service.usecases.pricing import DeviceReport, Priced, priced
 from service.usecases.validate import problem_faults
+
+_PACKING_SHARE = 0.2
+"""Part of the time in which needed slices are packed, before finer ones are tried."""
+
+_DEVICE_S = 0.001
+"""Seconds that the intervals of one device's costs may take."""
+
+_LONGEST_AFTER = 0.25
+"""Part of the time that is kept for what comes after the search, at most."""
 
 
 class PlanStatus(StrEnum):
@@ -94,8 +105,9 @@ def make_plan(
         raise InvalidRequest(faults)
     search = search_of(algorithm)
     check_feasible(problem, deadline)
-    found = _placed(problem, models, search, seed, deadline)
-    plan = priced(problem, models, shards_of(found.workspace, found.placement))
+    found = _placed(problem, models, search, seed, deadline, running)
+    before = held_before(problem, running) if running else None
+    plan = priced(problem, models, shards_of(found.workspace, found.placement, before))
     novelty = novelty_of(problem, models, plan.shards)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
@@ -116,21 +128,43 @@ def make_plan(
     )
 
 
-def _placed(problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline) -> Found:
-    """The search's placement of the needed slices or, where these do not pack, of finer ones that do."""
+def _placed(
+    problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline, running: Running | None
+) -> Found:
+    """The search's placement, or the one by memory alone that it starts from where it finds none in time."""
+    began = deadline.clock()
+    start = _by_memory(problem, models, deadline)
+    if deadline.passed():
+        raise no_plan_in_time()
+    # What comes after the search takes about as long as what came before it, and a little for each device.
+    after = deadline.clock() - began + _DEVICE_S * problem.topology.device_count
+    due = deadline.sooner(min(after, _LONGEST_AFTER * (deadline.at - began)))
+
+    def searched(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
+        try:
+            return search(workspace, seed, deadline)
+        except Infeasible:
+            return start
+        except NoPlanInTime:
+            return replace(start, cut_short=True)
+
+    if running is None:
+        return searched(start.workspace, seed, due)
+    return replan(start.workspace, searched, running, seed, due)
+
+
+def _by_memory(problem: Problem, models: CostModels, deadline: Deadline) -> Found:
+    """A placement by memory alone: of the needed slices or, where these do not pack, of finer ones that do."""
     workspace = Workspace.of(problem, precut(problem, deadline), models, deadline)
     try:
-        return search(workspace, seed, deadline)
+        return place_by_memory(workspace, deadline.share(_PACKING_SHARE))
     except Infeasible as refused:
         if refused.data["proven"]:
             raise
+    except NoPlanInTime:
+        pass
     pieces = pieces_that_fit(problem, deadline)
-    placed = zip(pieces.slices, pieces.devices, strict=True)
-    workspace, placement = Workspace.placed(problem, placed, models, deadline)
-    try:
-        return search(workspace, seed, deadline)
-    except Infeasible:
-        return Found(workspace, placement, by_memory_alone=True)
+    return placed_so(problem, models, pieces, deadline)
 
 
 def novelty_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> tuple[float, ...]:

@@ -1,10 +1,12 @@
 """Hypothesis strategies for small planning problems, with memory limits that often bind."""
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from service.domain.plan import Constraints, Problem, ShardingType
 from service.domain.tables import DataType, Optimizer, Table
 from service.domain.topology import Topology
+from service.usecases.validate import problem_faults
 
 TABLE_WISE = frozenset({ShardingType.TABLE_WISE})
 COLUMN_WISE = frozenset({ShardingType.COLUMN_WISE})
@@ -67,7 +69,10 @@ def bound_problems(draw: st.DrawFn, max_tables: int = 4) -> Problem:
     slack = draw(st.sampled_from([0.6, 1.0, 1.05, 1.2, 1.5, 3.0]))
     skew = draw(st.sampled_from([1.0, 1.0, 1.5]))
     limit = int(total / devices * slack) + 1
-    return Problem(drawn, Topology("fake", (*([limit] * (devices - 1)), int(limit * skew))), 16, optimizer, constraints)
+    limits = (*([limit] * (devices - 1)), int(limit * skew))
+    bound = Problem(drawn, Topology("fake", limits), 16, optimizer, constraints)
+    assume(not problem_faults(bound))
+    return bound
 
 
 def _narrow(draw: st.DrawFn, index: int) -> Table:

@@ -23,9 +23,9 @@ MIB = 1 << 20
 @settings(max_examples=100, deadline=None)
 @given(problem=problems(max_tables=7))
 def test_infeasible_is_proven_only_where_no_placement_of_whole_tables_exists(problem: Problem) -> None:
-    sizes = [problem.memory_of(table).total for table in problem.tables]
-    feasible = oracle.packs(sizes, problem.topology.memory_bytes)
     space = Workspace.of(problem, oracle.whole(problem), fake_models())
+    sizes = space.memory_bytes.tolist()
+    feasible = oracle.packs(sizes, problem.topology.memory_bytes)
     try:
         placement = place_by_memory(space, Deadline()).placement
     except Infeasible as error:

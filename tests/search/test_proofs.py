@@ -269,21 +269,6 @@ def test_tables_that_must_be_on_one_device_and_fit_none() -> None:
     ]
 
 
-def test_tables_that_must_be_on_one_device_and_have_none_in_common() -> None:
-    pin = {"a": (0,), "b": (1,)}
-    error = _refused(_problem(*_gibibytes(0.5, 0.5), count_buffers=False, colocate=(("a", "b"),), pin=pin))
-    assert (error.data["reason"], error.data["shortfall_bytes"]) == ("colocate", 0)
-    assert "no device is left by pins" in error.detail
-    assert error.data["remedies"] == ["without the pin of a, b", "without colocate [a, b]"]
-
-
-def test_tables_that_must_be_apart_and_together() -> None:
-    groups, apart = (("a", "b"), ("b", "c")), (("c", "a"),)
-    error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, colocate=groups, separate=apart))
-    assert (error.data["reason"], error.data["tables"]) == ("separate", ["c", "a"])
-    assert error.data["remedies"] == ["without colocate [a, b], [b, c]", "without separate [c, a]"]
-
-
 def test_more_tables_apart_than_devices_though_no_group_names_them_all() -> None:
     groups = (("a", "b"), ("b", "c"), ("a", "c"))
     error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, separate=groups))

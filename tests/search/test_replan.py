@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
-from service.domain.moves import moved_bytes, moves
+from service.domain.moves import held_before, moved_bytes, moves
 from service.domain.plan import Constraints, Problem, Running, Shard, memory_on_devices, tiling_faults
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
@@ -43,8 +43,8 @@ def running_plan(problem: Problem, algorithm: str = "size_greedy", limit: int | 
 def replanned(problem: Problem, running: Running, algorithm: str = "neuroshard") -> tuple[tuple[Shard, ...], int, int]:
     """Shards, cost in ticks, and bytes that move."""
     search = next(search for name, search in SEARCHES.items() if name == algorithm)
-    found, moved = replan(space_of(problem), search, running, 0, Deadline())
-    shards = shards_of(found.workspace, found.placement, moved.before)
+    found = replan(space_of(problem), search, running, 0, Deadline())
+    shards = shards_of(found.workspace, found.placement, held_before(problem, running))
     cost = int(simulate(found.workspace, found.placement[None]).plan[0])
     return shards, cost, moved_bytes(moves(problem, running, shards))
 
