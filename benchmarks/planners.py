@@ -120,7 +120,7 @@ def timing_lines(run: Run) -> list[str]:
         "",
         f"Tables of the public pool, dims 16 to 128, weights fill half of the memory. auto has {run.limit_s:g} s, the "
         "others have no limit; no planner is asked for more tables once the next number would take it more than "
-        f"{LONGEST_S:.0f} s. torchrec is one run here, for its default width.",
+        f"{LONGEST_S:.0f} s." + (f" {TORCHREC} is one run here, for its default width." if available() else ""),
         "",
     ]
     if run.write:

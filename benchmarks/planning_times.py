@@ -89,8 +89,8 @@ def timed(
 
 
 def _next_s(known: Sequence[Timed], tables: int) -> float:
-    """What the next number of tables will take, should time grow by its square."""
-    return known[-1].seconds * (tables / known[-1].size.tables) ** 2
+    """What the next number of tables will take, should time grow by its cube, as TorchRec's defaults do."""
+    return known[-1].seconds * (tables / known[-1].size.tables) ** 3
 
 
 def time_lines(found: Sequence[Timed]) -> list[str]:

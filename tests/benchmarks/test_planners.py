@@ -96,10 +96,10 @@ def test_a_size_has_the_same_tables_for_any_number_of_devices_and_room_for_each(
 
 def test_no_planner_is_asked_for_a_size_that_would_take_too_long() -> None:
     def planner(problem: Problem) -> Answer:
-        return Answer(Outcome.PLANNED, LONGEST_S / 100 * len(problem.tables), 1.0)
+        return Answer(Outcome.PLANNED, LONGEST_S / 200 * len(problem.tables), 1.0)
 
     found = timed(generated_pool(20), {"linear": planner}, (20, 10, 40), (2, 4))
-    # 20 tables take 12 s: 40 would by the square of their number take 48 s, and 10 take 6 s.
+    # 20 tables take a tenth of the longest time: 40 would by the cube of their number take eight tenths.
     assert [(point.size.tables, point.size.devices) for point in found] == [
         (n, d) for d in (2, 4) for n in (10, 20, 40)
     ]
