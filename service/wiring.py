@@ -25,7 +25,7 @@ from service.api.readiness import Check
 from service.api.routes import Services
 from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
-from service.domain.plan import Algorithm, Problem, Shard
+from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.settings import Settings
 from service.storage import migrate
@@ -206,10 +206,16 @@ class _LocalPlanner(Planner):
         self._source = source
 
     def plan(
-        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+        self,
+        problem: Problem,
+        versions: Mapping[str, str],
+        algorithm: Algorithm,
+        seed: int,
+        deadline: Deadline,
+        running: Running | None,
     ) -> PlanResult:
         models = self._source.cost_models(problem.topology.hardware, versions)
-        return make_plan(problem, models, algorithm, seed, deadline)
+        return make_plan(problem, models, algorithm, seed, deadline, running)
 
     def estimate(
         self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
@@ -221,7 +227,9 @@ class _NoPlans(PlanStore):
     """A store that is always away."""
 
     def get(self, plan_id: str) -> StoredPlan | None:
-        raise StorageUnavailable("the command line keeps no plans; give the tables and shards themselves")
+        raise StorageUnavailable(
+            "the command line keeps no plans: ask a service that does, or price tables and shards themselves"
+        )
 
     def put(self, plan: StoredPlan) -> StoredPlan:
         raise StorageUnavailable("the command line keeps no plans")

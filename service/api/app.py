@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api import problems
+from service.api.answers import Problem
 from service.api.routes import Services, router
-from service.api.schemas import PlanRequest, Problem, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.schemas import PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.telemetry.middleware import RequestTelemetry
 
 DISTRIBUTION = "shardwright"
@@ -57,7 +58,8 @@ class _Api(FastAPI):
                 [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
             )
             # FastAPI's own validation answers: no parameter here can fail it.
-            document["paths"]["/plans/{plan_id}"]["get"]["responses"].pop("422")
+            for path in ("/plans/{plan_id}", "/plans/{from_plan_id}/diff/{to_plan_id}"):
+                document["paths"][path]["get"]["responses"].pop("422")
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
             document["components"]["schemas"] = dict(sorted(schemas.items()))

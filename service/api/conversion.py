@@ -1,28 +1,32 @@
 """Between the bodies of the contract and the values of the domain."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from service.api.schemas import (
+from service.api.answers import (
     CostAnswer,
     CostIntervalAnswer,
     DeviceAnswer,
-    DevicesBody,
     EstimateAnswer,
     EstimatedDeviceAnswer,
     MemoryAnswer,
+    MoveAnswer,
     PlanAnswer,
+    ShardAnswer,
+)
+from service.api.schemas import (
+    DevicesBody,
     PlanRequest,
     PoolingModeName,
     ReuseHistogramBody,
-    ShardAnswer,
     ShardingTypeName,
     ShardsEstimateRequest,
     TableBody,
 )
 from service.domain.errors import Fault, UnsupportedSharding
-from service.domain.plan import Constraints, Problem, Shard, ShardingType
+from service.domain.moves import Move, moved_bytes
+from service.domain.plan import Constraints, Problem, Running, Shard, ShardingType, content_hash
 from service.domain.tables import PoolingMode, ReuseHistogram, Table
 from service.domain.topology import Topology
 from service.usecases.estimate import Estimate
@@ -34,10 +38,14 @@ _MODELLED = frozenset(kind.value for kind in ShardingType)
 
 def conversion_faults(request: PlanRequest | ShardsEstimateRequest) -> list[Fault]:
     """What contradicts itself in a body and has no place in the domain's values."""
+    faults = []
     memory, count = request.devices.memory_bytes, request.devices.count
     if isinstance(memory, list) and len(memory) != count:
-        return [Fault("/devices/memory_bytes", f"needs one entry for each of {count} devices, got {len(memory)}")]
-    return []
+        faults.append(Fault("/devices/memory_bytes", f"needs one entry for each of {count} devices, got {len(memory)}"))
+    if isinstance(request, PlanRequest) and request.max_moved_bytes is not None and request.previous_plan_id is None:
+        message = "limits what moves from a plan that is running: name that plan in previous_plan_id, or leave this out"
+        faults.append(Fault("/max_moved_bytes", message))
+    return faults
 
 
 def shard_faults(request: ShardsEstimateRequest) -> list[Fault]:
@@ -104,6 +112,9 @@ def posed_problem(request: PlanRequest | ShardsEstimateRequest) -> Problem:
         min_shard_dim=asked.min_shard_dim,
         max_shard_dim=asked.max_shard_dim,
         count_buffers=asked.count_buffers,
+        pin={name: tuple(devices) for name, devices in asked.pin.items()},
+        colocate=tuple(map(tuple, asked.colocate)),
+        separate=tuple(map(tuple, asked.separate)),
     )
     return Problem(
         tables=tuple(_table(table) for table in request.tables),
@@ -147,8 +158,25 @@ def request_content(request: PlanRequest) -> dict[str, Any]:
     """The request with every default filled in, in one spelling: equal questions have equal content."""
     content = request.model_dump(mode="json")
     content["devices"]["memory_bytes"] = _memories(request.devices)
-    content["constraints"]["sharding_types"] = sorted(set(content["constraints"]["sharding_types"]))
+    constraints = content["constraints"]
+    constraints["sharding_types"] = sorted(set(constraints["sharding_types"]))
+    constraints["pin"] = {name: sorted(set(devices)) for name, devices in sorted(constraints["pin"].items())}
+    for field in ("colocate", "separate"):
+        constraints[field] = sorted(map(sorted, constraints[field]))
     return content
+
+
+def plan_id_of(content: Mapping[str, Any], models: Mapping[str, str], running: Running | None) -> str:
+    """The id of the plan that answers a question.
+
+    Args:
+        content: of the request.
+        models: versions and digest of the cost models.
+        running: the previous plan. Its shards count besides its id, under which a better plan may take the place of
+            one that was cut short.
+    """
+    shards = {} if running is None else {"running": list(map(asdict, running.shards))}
+    return content_hash({"request": content, "models": models, **shards})
 
 
 def plan_answer(result: PlanResult, dims: dict[str, int], plan_id: str, planning_ms: float) -> PlanAnswer:
@@ -169,6 +197,9 @@ def plan_answer(result: PlanResult, dims: dict[str, int], plan_id: str, planning
         devices=[DeviceAnswer(**_on_device(report)) for report in result.devices],
         max_cost_ms=result.max_cost_ms,
         max_cost_interval_ms=list(result.max_cost_interval_ms),
+        lower_bound_ms=result.lower_bound_ms,
+        moved_bytes=None if result.moves is None else moved_bytes(result.moves),
+        moves=None if result.moves is None else move_answers(result.moves),
         models=dict(result.models),
         assumptions=list(result.assumptions),
         planning_ms=planning_ms,
@@ -184,6 +215,20 @@ def estimate_answer(estimate: Estimate) -> EstimateAnswer:
         models=dict(estimate.models),
         assumptions=list(estimate.assumptions),
     )
+
+
+def move_answers(made: Iterable[Move]) -> list[MoveAnswer]:
+    """What moves from where to where."""
+    return [
+        MoveAnswer(
+            table=move.table,
+            columns=[move.start, move.stop],
+            from_device=move.origin,
+            to_device=move.device,
+            bytes=move.bytes,
+        )
+        for move in made
+    ]
 
 
 def _shard_answer(shard: Shard, dims: dict[str, int]) -> ShardAnswer:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from service.domain.errors import Fault
+from service.domain.errors import Fault, escaped
 from service.domain.plan import ShardingType
 from service.domain.tables import PoolingMode
 
@@ -24,11 +24,6 @@ _CHOICES = {
     "pooling_mode": _one_of([mode.value for mode in PoolingMode]),
 }
 """Values of the fields whose type also knows names that are not modelled."""
-
-
-def escaped(segment: int | str) -> str:
-    """One reference token of a JSON pointer (RFC 6901)."""
-    return str(segment).replace("~", "~0").replace("/", "~1")
 
 
 def is_under(pointer: str, prefix: str) -> bool:
@@ -76,6 +71,8 @@ def _pointer(content: object, location: Sequence[int | str]) -> str:
 
 
 def _table(content: Mapping[str, Any], location: Sequence[int | str]) -> str | None:
+    if location[:2] == ("constraints", "pin") and len(location) > 2:
+        return str(location[2])[:_MAX_NAME]
     if len(location) < 2 or location[0] not in ("tables", "shards") or not isinstance(location[1], int):
         return None
     items = content.get(str(location[0]))

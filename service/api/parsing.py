@@ -1,6 +1,8 @@
 """From the bytes of a body to a checked request, or to every fault in it at once."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -8,21 +10,24 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from service.api.conversion import conversion_faults, posed_problem, refuse_unmodelled, shard_faults
-from service.api.faults import escaped, field_faults, is_under
-from service.api.schemas import PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
-from service.domain.errors import Fault, InvalidRequest
+from service.api.faults import field_faults, is_under
+from service.api.schemas import MAX_DEVICES, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.domain.errors import Fault, InvalidRequest, escaped
 from service.usecases.validate import problem_faults
 
 Request = TypeVar("Request", bound=BaseModel)
 Content = Mapping[str, Any]
 
 _MAX_MEMBERS = 16
-"""No object of the contract has more; what has is refused before its members are reported one by one."""
+"""Only ``constraints.pin`` has more; what else has is refused before its members are reported one by one."""
 
 _SHARDS_PER_TABLE = 8
+_NAMES_PER_TABLE = 8
+
+_NAME = re.compile(r"[^\x00\ud800-\udfff]{1,255}")
 
 _STAND_INS: Final[Content] = {
-    "devices": {"count": 1, "memory_bytes": 1, "hardware": "any"},
+    "devices": {"count": MAX_DEVICES, "memory_bytes": 1, "hardware": "any"},
     "global_batch_size": 1,
     "optimizer": "sgd",
 }
@@ -89,10 +94,23 @@ def parse_object(body: bytes) -> Content:
     Raises:
         InvalidRequest: it is not one JSON object in UTF-8, names a member twice, or holds NaN or an infinity.
     """
+    wide = 0
+
+    def members(given: list[tuple[str, Any]]) -> Content:
+        nonlocal wide
+        content = dict(given)
+        if len(content) < len(given):
+            twice = next(name for name, uses in Counter(name for name, _ in given).items() if uses > 1)
+            raise _NotJson(f"a member is given twice: {twice[:80]!a}")
+        wide += len(content) > _MAX_MEMBERS
+        return content
+
     try:
-        content = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        content = json.loads(body.decode(), object_pairs_hook=members, parse_constant=_constant)
         if not isinstance(content, dict):
             raise _NotJson("the body must be a JSON object")
+        if wide > (_count(_constraint(content, "pin")) > _MAX_MEMBERS):
+            raise _NotJson(f"an object has more than {_MAX_MEMBERS} members")
     except UnicodeDecodeError as error:
         raise _unreadable(f"the body is not UTF-8 (byte {error.start})") from error
     except json.JSONDecodeError as error:
@@ -110,31 +128,37 @@ def _unreadable(message: str) -> InvalidRequest:
     return InvalidRequest([Fault("", message)])
 
 
-def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(members)
-    if len(content) < len(members):
-        names = [name for name, _ in members]
-        twice = next(name for name in names if names.count(name) > 1) if len(names) <= _MAX_MEMBERS else ""
-        raise _NotJson(f"a member is given twice: {twice[:80]!a}")
-    if len(content) > _MAX_MEMBERS:
-        raise _NotJson(f"an object has more than {_MAX_MEMBERS} members")
-    return content
-
-
 def _constant(name: str) -> float:
     raise _NotJson(f"{name} is not a JSON number")
 
 
 def _sized(content: Content, limits: Limits) -> Content:
-    most = {"tables": limits.max_tables, "shards": _SHARDS_PER_TABLE * limits.max_tables}
-    faults = [
-        Fault(f"/{key}", f"at most {limit} are taken, got {len(content[key])}")
-        for key, limit in most.items()
-        if isinstance(content.get(key), list) and len(content[key]) > limit
+    most = limits.max_tables
+    counts = [
+        ("/tables", most, _count(content.get("tables"))),
+        ("/shards", _SHARDS_PER_TABLE * most, _count(content.get("shards"))),
+        ("/constraints/pin", most, _count(_constraint(content, "pin"))),
+        ("/constraints/colocate", _NAMES_PER_TABLE * most, _count_names(_constraint(content, "colocate"))),
+        ("/constraints/separate", _NAMES_PER_TABLE * most, _count_names(_constraint(content, "separate"))),
     ]
+    faults = [Fault(at, f"at most {limit} are taken, got {count}") for at, limit, count in counts if count > limit]
     if faults:
         raise InvalidRequest(faults)
     return content
+
+
+def _constraint(content: Content, field: str) -> object:
+    constraints = content.get("constraints")
+    return constraints.get(field) if isinstance(constraints, dict) else None
+
+
+def _count(items: object) -> int:
+    return len(items) if isinstance(items, list | dict) else 0
+
+
+def _count_names(groups: object) -> int:
+    """Names in groups; an empty group counts as one."""
+    return sum(max(1, _count(group)) for group in groups) if isinstance(groups, list) else 0
 
 
 def _validated(model: type[Request], content: Content, check: Callable[[Request], list[Fault]]) -> Request:
@@ -169,6 +193,9 @@ def _faults_of_the_rest(
     except ValidationError:
         return []
     replaced = [f"/{key}" for key in broken - {"tables"}] + [f"/tables/{i}" for i in tables]
+    if "previous_plan_id" in broken:
+        # It is there, whatever is wrong with it.
+        replaced.append("/max_moved_bytes")
     return [
         fault
         for fault in found
@@ -185,4 +212,4 @@ def _patched_tables(tables: Sequence[Any], broken: set[str]) -> list[Any]:
 
 def _readable_name(table: Any) -> str | None:
     name = table.get("name") if isinstance(table, dict) else None
-    return name if isinstance(name, str) and name.isprintable() and len(name) < 256 else None
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else None

@@ -18,7 +18,7 @@ from service.api.planner_worker import Crash, Refusal, SourceSpec
 from service.api.readiness import Check
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, ShardwrightError
-from service.domain.plan import Algorithm, Problem, Shard
+from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.usecases.estimate import Estimate
 from service.usecases.make_plan import PlanResult
 
@@ -35,7 +35,13 @@ class Planner(Protocol):
     """Plans and estimates, somewhere, with cost models of given versions."""
 
     def plan(
-        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+        self,
+        problem: Problem,
+        versions: Mapping[str, str],
+        algorithm: Algorithm,
+        seed: int,
+        deadline: Deadline,
+        running: Running | None,
     ) -> PlanResult:
         """``make_plan``; also raises PlannerBusy where there is no room for the request."""
 
@@ -139,7 +145,13 @@ class PlannerPool:
         return Check(True) if alive == wanted else Check(alive > 0, f"{alive} of {wanted} planning processes")
 
     def plan(
-        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+        self,
+        problem: Problem,
+        versions: Mapping[str, str],
+        algorithm: Algorithm,
+        seed: int,
+        deadline: Deadline,
+        running: Running | None,
     ) -> PlanResult:
         """``make_plan`` in a planning process; the wait for one counts against the deadline.
 
@@ -149,7 +161,7 @@ class PlannerPool:
             NoPlanInTime: the process was stuck.
             ShardwrightError: whatever ``make_plan`` raises.
         """
-        return self._run(deadline, planner_worker.plan, problem, versions, algorithm, seed, deadline)
+        return self._run(deadline, planner_worker.plan, problem, versions, algorithm, seed, deadline, running)
 
     def estimate(
         self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from service.domain.deadline import Deadline
 from service.domain.errors import Fault, InvalidRequest, ShardwrightError
-from service.domain.plan import Algorithm, Problem, Shard
+from service.domain.plan import Algorithm, Problem, Running, Shard
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -158,12 +158,17 @@ def ready() -> None:
 
 
 def plan(
-    problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
+    problem: Problem,
+    versions: Mapping[str, str],
+    algorithm: Algorithm,
+    seed: int,
+    deadline: Deadline,
+    running: Running | None,
 ) -> "PlanResult":
     """``make_plan`` with models of these versions; the deadline's clock is the machine's, not the process's."""
     from service.usecases.make_plan import make_plan
 
-    return make_plan(problem, _cost_models(problem.topology.hardware, versions), algorithm, seed, deadline)
+    return make_plan(problem, _cost_models(problem.topology.hardware, versions), algorithm, seed, deadline, running)
 
 
 def estimate(problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard]) -> "Estimate":

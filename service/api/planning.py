@@ -8,25 +8,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from service.api.conversion import estimate_answer, given_shards, plan_answer, posed_problem, request_content
+from service.api.answers import EstimateAnswer, PlanAnswer, PlanDiffAnswer
+from service.api.conversion import (
+    estimate_answer,
+    given_shards,
+    plan_answer,
+    plan_id_of,
+    posed_problem,
+    request_content,
+)
 from service.api.in_flight import InFlight
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
 from service.api.planner_worker import ModelSource
 from service.api.problems import public_detail
 from service.api.readiness import Check
-from service.api.schemas import (
-    PLAN_ID_PATTERN,
-    EstimateAnswer,
-    PlanAnswer,
-    PlanRequest,
-    ShardsEstimateRequest,
-    StoredEstimateRequest,
-)
+from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.stored_plans import plan_diff, running_plan
 from service.cost_models.analytic import is_analytic
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.plan import Algorithm, content_hash
+from service.domain.plan import Algorithm, Running
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
@@ -166,6 +168,15 @@ class Planning:
         """
         return self._find(plan_id).answer
 
+    def diff(self, first_id: str, second_id: str) -> PlanDiffAnswer:
+        """What moves where one stored plan takes the place of another.
+
+        Raises:
+            PlanNotFound: there is no plan under one of the ids, which is named.
+            StorageUnavailable: the database cannot be reached.
+        """
+        return plan_diff(self._find(first_id), self._find(second_id))
+
     @contextmanager
     def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
         outcome: str | None = "internal_error"
@@ -180,20 +191,31 @@ class Planning:
                 self._metrics.plan_outcome(algorithm, outcome)
 
     def _answer(self, request: PlanRequest, arrived: float) -> Answer:
-        content = request_content(request)
-        plan_id = content_hash({"request": content, "models": self._models.identity(request.devices.hardware)})
-        answer, shared = self._in_flight.run(plan_id, lambda: self._found_or_made(request, content, plan_id, arrived))
+        content, running = request_content(request), self._running(request)
+        plan_id = plan_id_of(content, self._models.identity(request.devices.hardware), running)
+        answer, shared = self._in_flight.run(
+            plan_id, lambda: self._found_or_made(request, running, content, plan_id, arrived)
+        )
         if shared:
             self._metrics.plan_outcome(request.algorithm, "shared")
         return answer
 
-    def _found_or_made(self, request: PlanRequest, content: Mapping[str, Any], plan_id: str, arrived: float) -> Answer:
+    def _running(self, request: PlanRequest) -> Running | None:
+        """The plan that a request names as running; unlike a plan that may be stored already, it cannot do without."""
+        if request.previous_plan_id is None:
+            return None
+        previous = self._find(request.previous_plan_id, pointer="/previous_plan_id")
+        return running_plan(previous, request.max_moved_bytes)
+
+    def _found_or_made(
+        self, request: PlanRequest, running: Running | None, content: Mapping[str, Any], plan_id: str, arrived: float
+    ) -> Answer:
         versions = self._models.of(request.devices.hardware)
         stored, lost_s = self._looked_up(plan_id)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(request, stored)
         try:
-            result = self._made(request, versions, arrived + (lost_s or 0.0))
+            result = self._made(request, running, versions, arrived + (lost_s or 0.0))
         except (NoPlanInTime, PlannerBusy):
             if stored is None:
                 raise
@@ -218,9 +240,11 @@ class Planning:
         self._metrics.plan_outcome(request.algorithm, "stored")
         return stored.answer
 
-    def _made(self, request: PlanRequest, versions: Mapping[str, str], began: float) -> PlanResult:
-        deadline = self._deadline(began, request.time_limit_ms)
-        return self._planner.plan(posed_problem(request), versions, request.algorithm, request.seed, deadline)
+    def _made(
+        self, request: PlanRequest, running: Running | None, versions: Mapping[str, str], began: float
+    ) -> PlanResult:
+        problem, deadline = posed_problem(request), self._deadline(began, request.time_limit_ms)
+        return self._planner.plan(problem, versions, request.algorithm, request.seed, deadline, running)
 
     def _deadline(self, began: float, limit_ms: int | None = None) -> Deadline:
         return Deadline(began + (limit_ms or self._limits.default_time_limit_ms) / 1000, self._clock)
@@ -256,8 +280,8 @@ class Planning:
         body = {**stored.request, "shards": stored.answer["shards"]}
         return self._estimate_given(ShardsEstimateRequest.model_validate(body, extra="ignore"))
 
-    def _find(self, plan_id: str) -> StoredPlan:
+    def _find(self, plan_id: str, **data: str) -> StoredPlan:
         found = self._plans.get(plan_id) if re.match(PLAN_ID_PATTERN, plan_id) else None
         if found is None:
-            raise PlanNotFound(f"no plan is stored under {plan_id!r}")
+            raise PlanNotFound(f"no plan is stored under {plan_id!r}", **data)
         return found

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
+from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
 from service.api.readiness import Check
-from service.api.schemas import EstimateAnswer, HealthAnswer, PlanAnswer, ReadinessAnswer
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
 PROBLEM_SCHEMA = "#/components/schemas/Problem"
@@ -86,8 +86,12 @@ _BODY_PROBLEMS = {
     summary="Plan where tables go",
     response_model=PlanAnswer,
     responses=_problems(
-        {422: "Not valid, not supported, infeasible, or no plan in time: the problem's type says which."}
+        {
+            404: "No plan is stored under previous_plan_id.",
+            422: "Not valid, not supported, infeasible, or no plan in time: the problem's type says which.",
+        }
         | _BODY_PROBLEMS
+        | {503: "No room for now, or the database that has previous_plan_id is away, see Retry-After."}
     ),
     openapi_extra=_takes("PlanRequest"),
 )
@@ -125,6 +129,20 @@ def post_estimate(body: Body, services: Given) -> Response:
 def get_plan(plan_id: str, services: Given) -> Response:
     """The answer as it was given when the plan was made."""
     return _json(services.planning.stored(plan_id))
+
+
+@router.get(
+    "/plans/{from_plan_id}/diff/{to_plan_id}",
+    operation_id="diffPlans",
+    summary="What moves between two stored plans",
+    response_model=PlanDiffAnswer,
+    responses=_problems(
+        {404: "No plan is stored under one of the ids, which is named.", 503: "The database is away, see Retry-After."}
+    ),
+)
+def get_plan_diff(from_plan_id: str, to_plan_id: str, services: Given) -> Response:
+    """Columns that come to a device which did not have them, bytes by device, and what the plans cost."""
+    return _json(services.planning.diff(from_plan_id, to_plan_id))
 
 
 @router.get("/healthz", operation_id="getHealth", summary="Whether the process is alive")

@@ -1,15 +1,15 @@
-"""Bodies of requests and answers, as the contract has them.
+"""Bodies of requests, as the contract has them.
 
-Requests are strict: unknown fields, numbers in strings, booleans as numbers, NaN and infinities are refused.
+They are strict: unknown fields, numbers in strings, booleans as numbers, NaN and infinities are refused.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from service.cost_models.data_sheets import DATA_SHEETS
-from service.domain.plan import Algorithm, ShardingType
+from service.domain.plan import Algorithm
 from service.domain.tables import DIM_MULTIPLE, HISTOGRAM_BINS, DataType, Optimizer
 from service.domain.topology import HARDWARE_PATTERN
 
@@ -23,21 +23,6 @@ MAX_EXACT_INT = 2**53 - 1
 """Largest integer that every JSON reader holds exactly."""
 
 PLAN_ID_PATTERN = r"^[0-9a-f]{32}$"
-
-MODELS = (
-    "Versions of the cost models, <hardware>/<kind>/<number>; analytic-<number> where nothing was measured and the "
-    "costs come from a data sheet."
-)
-"""Description of an answer's ``models``."""
-
-EARLIER = "Plans stored by releases that had no intervals have none."
-"""Said of intervals that a plan may lack."""
-
-MAX_COST_INTERVAL = "[low, high], milliseconds: 90% interval of max_cost_ms, wider for tables unlike those measured."
-"""Description of ``max_cost_interval_ms``."""
-
-COST_INTERVALS = "90% intervals of cost_ms, wider for tables unlike those measured."
-"""Description of ``cost_interval_ms``."""
 
 
 class ShardingTypeName(StrEnum):
@@ -64,16 +49,14 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 Hardware = Annotated[str, Field(pattern=HARDWARE_PATTERN, examples=["cpu-fbgemm"])]
 PlanId = Annotated[str, Field(pattern=PLAN_ID_PATTERN, examples=["0f343b0931126a20f133d67c2b018a3b"])]
 MemoryBytes = Annotated[int, Field(ge=1, le=MAX_EXACT_INT)]
 Column = Annotated[int, Field(ge=0, le=MAX_DIM)]
 Columns = Annotated[list[Column], Field(min_length=2, max_length=2, description="[start, stop), columns.")]
+Devices = Annotated[list[Annotated[int, Field(ge=0, lt=MAX_DEVICES)]], Field(max_length=MAX_DEVICES)]
+Group = Annotated[list[Name], Field(description="Names of two different tables at least.")]
 BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Samples in a step, over all devices.")]
 OptimizerName = Annotated[Optimizer, Field(strict=False, description="Optimizer fused into the backward pass.")]
 
@@ -157,6 +140,22 @@ class ConstraintsBody(_Request):
     max_shard_dim: int = Field(
         default=1024, ge=DIM_MULTIPLE, le=MAX_DIM, description="Widest shard, columns; wider tables are cut."
     )
+    pin: dict[Annotated[str, Field(max_length=255)], Devices] = Field(
+        default={},
+        description="Devices allowed for every slice of a table, by the table's name.",
+        examples=[{"cat_0": [0, 1]}],
+    )
+    colocate: list[Group] = Field(
+        default=[],
+        description="Groups of tables; all slices of a group's tables are on one device. Groups that share a table are "
+        "one.",
+        examples=[[["a", "b"]]],
+    )
+    separate: list[Group] = Field(
+        default=[],
+        description="Groups of tables; no device has slices of two tables of a group.",
+        examples=[[["c", "d"]]],
+    )
     count_buffers: bool = Field(default=True, description="Whether a step's buffers count as memory.")
 
 
@@ -168,7 +167,7 @@ class PlanRequest(_Request):
     global_batch_size: BatchSize
     optimizer: OptimizerName
     algorithm: Algorithm = Field(
-        Algorithm.NEUROSHARD,
+        Algorithm.AUTO,
         strict=False,
         description="Those that this version lacks are answered 422 unsupported_algorithm.",
     )
@@ -177,6 +176,20 @@ class PlanRequest(_Request):
     )
     seed: int = Field(0, ge=0, le=MAX_EXACT_INT)
     constraints: ConstraintsBody = ConstraintsBody()
+    previous_plan_id: PlanId | None = Field(
+        None,
+        description="The stored plan that is running: the answer says what moves. Devices are told by their index, "
+        "also where their number or hardware differs from before; columns on devices that are gone must move. Tables "
+        "that the plan lacks, or has with other rows, dim or precision, are new and do not move. A plan that was "
+        "cut_short may have given way to a better one: what runs is taken to be what GET /plans/{plan_id} answers.",
+    )
+    max_moved_bytes: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_EXACT_INT,
+        description="Most bytes of weights and optimizer state that may come to devices that did not have them; null "
+        "for any number. Needs previous_plan_id.",
+    )
 
 
 class ShardBody(_Request):
@@ -208,143 +221,3 @@ class StoredEstimateRequest(_Request):
     """What does a stored plan cost under the models of today? The stored request supplies the rest."""
 
     plan_id: PlanId
-
-
-class MemoryAnswer(_Answer):
-    """Bytes on a device, by purpose."""
-
-    weights: int
-    optimizer: int
-    buffers: int
-    total: int
-
-
-class CostAnswer(_Answer):
-    """Milliseconds of one training step's embedding part on a device."""
-
-    forward_compute: float
-    backward_compute: float
-    forward_wait: float
-    forward_transfer: float
-    backward_comm: float
-    total: float
-
-
-Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
-
-
-class CostIntervalAnswer(_Answer):
-    """90% intervals of a device's costs: nine in ten measured costs are within theirs."""
-
-    forward_compute: Interval = Field(description="[low, high], milliseconds: of the lookups.")
-    backward_compute: Interval = Field(description="[low, high], milliseconds: of the gradients and updates.")
-    forward_wait: Interval = Field(description="[low, high], milliseconds: of the wait for the last device to start.")
-    forward_transfer: Interval = Field(description="[low, high], milliseconds: of the exchange of pooled vectors.")
-    backward_comm: Interval = Field(description="[low, high], milliseconds: of the exchange of gradients.")
-    total: Interval = Field(description="[low, high], milliseconds: of the total, which errors of the parts make up.")
-
-
-def _may_lack(name: str) -> ConfigDict:
-    """Configuration of an answer that is made with a field, but was stored without it by earlier releases."""
-
-    def without(schema: dict[str, Any]) -> None:
-        schema["required"].remove(name)
-
-    return ConfigDict(json_schema_extra=without)
-
-
-class _Device(_Answer):
-    """What a placement puts on one device."""
-
-    device: int
-    memory_limit_bytes: int
-    memory_bytes: MemoryAnswer
-    cost_ms: CostAnswer
-    cost_interval_ms: CostIntervalAnswer = Field(description=COST_INTERVALS)
-
-
-class DeviceAnswer(_Device):
-    """What a plan puts on one device."""
-
-    model_config = _may_lack("cost_interval_ms")
-
-    cost_interval_ms: CostIntervalAnswer = Field(description=f"{COST_INTERVALS} {EARLIER}")
-
-
-class EstimatedDeviceAnswer(_Device):
-    """What a given placement puts on one device."""
-
-
-class ShardAnswer(_Answer):
-    """Where a range of a table's columns goes."""
-
-    table: str
-    sharding_type: ShardingType
-    columns: Columns
-    device: int
-
-
-class PlanAnswer(_Answer):
-    """A plan with its predicted costs."""
-
-    model_config = _may_lack("max_cost_interval_ms")
-
-    plan_id: str
-    status: str = Field(description="complete, or cut_short by the time limit.", examples=["complete"])
-    saved: bool = Field(description="False where the database was away: the plan cannot be fetched by its id.")
-    algorithm: str = Field(examples=["neuroshard"])
-    shards: list[ShardAnswer]
-    devices: list[DeviceAnswer]
-    max_cost_ms: float = Field(description="The largest total over the devices.")
-    max_cost_interval_ms: Interval = Field(description=f"{MAX_COST_INTERVAL} {EARLIER}")
-    models: dict[str, str] = Field(description=MODELS)
-    assumptions: list[str] = Field(description="What the service had to assume.")
-    planning_ms: float = Field(description="From arrival to the plan, when it was made.")
-
-
-class EstimateAnswer(_Answer):
-    """Predicted costs of a placement."""
-
-    devices: list[EstimatedDeviceAnswer]
-    max_cost_ms: float = Field(description="The largest total over the devices.")
-    max_cost_interval_ms: Interval = Field(description=MAX_COST_INTERVAL)
-    models: dict[str, str] = Field(description=MODELS)
-    assumptions: list[str] = Field(description="What the service had to assume.")
-
-
-class HealthAnswer(_Answer):
-    """The process is alive."""
-
-    status: str = Field(examples=["ok"])
-
-
-class ReadinessAnswer(_Answer):
-    """Whether the service can do all of its work."""
-
-    ready: bool
-    checks: dict[str, str] = Field(
-        description="Each part, and ok or what is missing; not everything that is missing makes it not ready.",
-        examples=[{"models": "ok", "database": "ok", "planner": "1 of 2 planning processes"}],
-    )
-
-
-class FaultAnswer(_Answer):
-    """One thing wrong with a request."""
-
-    pointer: str = Field(description="JSON pointer (RFC 6901) to the field at fault.")
-    message: str
-    table: str | None = Field(description="Name of the table concerned, where there is one.")
-
-
-class Problem(BaseModel):
-    """RFC 9457 problem details; further members are this error's data."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    type: str = Field(examples=["urn:shardwright:problem:invalid_request"])
-    title: str
-    status: int
-    detail: str
-    instance: str = Field(description="The request's id, as in X-Request-ID.")
-    pointer: str | None = Field(None, description="JSON pointer to the field at fault, where it is one field.")
-    faults: list[FaultAnswer] | None = Field(None, description="Of invalid_request: everything that is wrong.")

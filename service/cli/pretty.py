@@ -24,6 +24,10 @@ def print_answer(answer: Mapping[str, Any]) -> None:
         console.print(_shards(answer["shards"]))
         console.print(f"{answer['algorithm']}, {answer['status']}, {answer['planning_ms']:.0f} ms of planning")
     console.print(f"largest total: [bold]{answer['max_cost_ms']:.3f} ms[/bold]{_interval(answer)}")
+    if "lower_bound_ms" in answer:
+        console.print(f"no plan costs less than {answer['lower_bound_ms']:.3f} ms by these models")
+    if answer.get("moves") is not None:
+        console.print(f"{answer['moved_bytes'] / _GIB:.3f} GiB move, in {len(answer['moves'])} ranges of columns")
     console.print("models: " + escape(", ".join(answer["models"].values())))
     for assumption in answer["assumptions"]:
         console.print(f"- {escape(assumption)}")

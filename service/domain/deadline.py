@@ -18,6 +18,15 @@ class Deadline:
         """A deadline ``seconds`` from now."""
         return cls(clock() + seconds, clock)
 
+    def share(self, part: float) -> "Deadline":
+        """The point in time when so much of what is left from now on has passed, from 0 to 1."""
+        now = self.clock()
+        return self if math.isinf(self.at) else Deadline(now + part * (self.at - now), self.clock)
+
+    def sooner(self, seconds: float) -> "Deadline":
+        """The same, some seconds earlier."""
+        return Deadline(self.at - seconds, self.clock)
+
     def passed(self) -> bool:
         """Whether the time is up."""
         return self.clock() >= self.at

@@ -20,6 +20,11 @@ class Fault:
     table: str | None = None
 
 
+def escaped(token: int | str) -> str:
+    """One reference token of a JSON pointer (RFC 6901)."""
+    return str(token).replace("~", "~0").replace("/", "~1")
+
+
 class ShardwrightError(Exception):
     """Base of all errors that this service raises on purpose.
 

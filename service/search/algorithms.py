@@ -6,6 +6,7 @@ from functools import partial
 from service.domain.deadline import Deadline
 from service.domain.errors import UnsupportedAlgorithm
 from service.domain.plan import Algorithm
+from service.search.auto import auto
 from service.search.feasibility import Found
 from service.search.greedy import WEIGHTS, Weight, greedy, random
 from service.search.neuroshard import neuroshard
@@ -28,6 +29,7 @@ def _neuroshard(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
 
 
 SEARCHES: Mapping[Algorithm, Search] = {
+    Algorithm.AUTO: auto,
     Algorithm.NEUROSHARD: _neuroshard,
     **{algorithm: partial(_greedy, weight) for algorithm, weight in WEIGHTS.items()},
     Algorithm.RANDOM: random,

@@ -7,11 +7,12 @@ import numpy as np
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
 from service.domain.plan import Problem, ShardingType
+from service.search.catalogue import Integers, no_plan_in_time
 from service.search.cuts import can_be_cut
 from service.search.packing import Packing, missing_everywhere, pack
 from service.search.quantities import gibibytes
 from service.search.remedies import cut_remedies, size_remedies
-from service.search.workspace import Integers, Workspace, no_plan_in_time
+from service.search.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,8 +20,8 @@ class Found:
     """A placement that fits in memory.
 
     Attributes:
-        workspace: the slices that were placed.
-        placement: device of each slice; [S].
+        workspace: the pieces that were placed.
+        placement: device of each piece; [S].
         cut_short: whether the deadline ended the search before it was through.
         by_memory_alone: whether costs played no part, because the algorithm itself found no placement.
     """
@@ -86,7 +87,7 @@ def _packing_failed(workspace: Workspace, proven: bool, deadline: Deadline) -> I
     """The least shortfall is not known, only an amount that is enough."""
     problem = workspace.problem
     missing = missing_everywhere(workspace.memory_bytes.tolist(), workspace.limits.tolist())
-    pieces, devices = len(workspace.slices), workspace.device_count
+    pieces, devices = len(workspace.pieces), workspace.device_count
     found = "no placement exists" if proven else "the search found no placement"
     remedies = [f"{gibibytes(missing)} ({missing} bytes) more memory on each device are enough"]
     if ShardingType.COLUMN_WISE not in problem.constraints.sharding_types:
@@ -97,7 +98,7 @@ def _packing_failed(workspace: Workspace, proven: bool, deadline: Deadline) -> I
         reason="packing",
         proven=proven,
         shortfall_bytes=0,
-        tables=list(dict.fromkeys(table.name for table in workspace.tables)),
+        tables=[table.name for table in problem.tables],
         devices=range(devices),
         remedies=remedies,
     )

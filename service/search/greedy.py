@@ -8,10 +8,15 @@ from numpy.typing import NDArray
 from service.domain.deadline import Deadline
 from service.domain.plan import Algorithm
 from service.domain.tables import Table
+from service.search.catalogue import Integers, no_plan_in_time
 from service.search.feasibility import Found, place_by_memory
-from service.search.workspace import Flags, Integers, Workspace, no_plan_in_time
+from service.search.rules import Flags, Presence
+from service.search.workspace import Workspace
 
 RANDOM_ATTEMPTS = 16
+
+_PIECES_BETWEEN_CLOCKS = 256
+_NEVER = Deadline()
 
 Weight = Callable[[Table], float]
 
@@ -41,7 +46,7 @@ WEIGHTS: dict[Algorithm, Weight] = {
     Algorithm.LOOKUP_GREEDY: _lookup,
     Algorithm.SIZE_LOOKUP_GREEDY: _size_lookup,
 }
-"""What each heuristic balances, of a slice as a table of its width."""
+"""What each heuristic balances, of a shard as a table of its width."""
 
 
 def lowest_device(load: NDArray[np.generic], used: Integers, legal: Flags) -> NDArray[np.intp]:
@@ -58,26 +63,31 @@ def lowest_device(load: NDArray[np.generic], used: Integers, legal: Flags) -> ND
     return chosen
 
 
-def greedy_placement(workspace: Workspace, weight: Weight) -> Integers | None:
-    """Slices by descending weight, each to the device with the smallest sum of weights among those with memory left.
+def greedy_placement(workspace: Workspace, weight: Weight, deadline: Deadline = _NEVER) -> Integers | None:
+    """Pieces by descending weight, each to the device with the smallest sum of weights among those that may take it.
 
-    A slice of weight 0 changes no sum, so all devices tie for it and memory decides: such slices do not pile up.
+    A piece of weight 0 changes no sum, so all devices tie for it and memory decides: such pieces do not pile up.
 
     Returns:
-        device of each slice, [S], or None where one finds no device with memory left.
+        device of each piece, [S], or None where one finds no device or the deadline passed.
     """
-    weights = np.array([weight(table) for table in workspace.tables])
+    weights = np.array([sum(map(weight, workspace.catalogue.tables(piece))) for piece in workspace.keys])
+    memory, units = workspace.memory_bytes, workspace.units
     loads = np.zeros(workspace.device_count)
     used = np.zeros(workspace.device_count, dtype=np.int64)
+    present, row = Presence(workspace.catalogue.rules, 1), np.zeros(1, dtype=np.intp)
     placement = np.zeros(len(weights), dtype=np.int64)
-    for i in np.lexsort((-workspace.memory_bytes, -weights)):
-        legal = used + workspace.memory_bytes[i] <= workspace.limits
+    for n, i in enumerate(np.lexsort((-memory, -weights))):
+        if n % _PIECES_BETWEEN_CLOCKS == 0 and deadline.passed():
+            return None
+        legal = (used + memory[i] <= workspace.limits) & present.legal(row, units[[i]])[0]
         if not legal.any():
             return None
         device = lowest_device(loads if weights[i] else np.zeros_like(loads), used, legal)
+        present.put(row, device[None], units[[i]])
         placement[i] = device
         loads[device] += weights[i]
-        used[device] += workspace.memory_bytes[i]
+        used[device] += memory[i]
     return placement
 
 
@@ -90,12 +100,14 @@ def greedy(workspace: Workspace, weight: Weight, deadline: Deadline) -> Found:
     """
     if deadline.passed():
         raise no_plan_in_time()
-    placement = greedy_placement(workspace, weight)
+    placement = greedy_placement(workspace, weight, deadline)
+    if placement is None and deadline.passed():
+        raise no_plan_in_time()
     return place_by_memory(workspace, deadline) if placement is None else Found(workspace, placement)
 
 
 def random(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
-    """Each slice, largest first, to a random device among those with memory left; the first attempt that fits.
+    """Each piece, largest first, to a random device among those that may take it; of several attempts the first.
 
     Raises:
         NoPlanInTime: the deadline passed before a placement was found.
@@ -112,13 +124,15 @@ def random(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
 
 
 def _random_placement(workspace: Workspace, generator: np.random.Generator) -> Integers | None:
-    room = workspace.limits.copy()
-    placement = np.zeros(len(workspace.slices), dtype=np.int64)
-    for i in np.argsort(-workspace.memory_bytes, kind="stable"):
-        legal = np.flatnonzero(room >= workspace.memory_bytes[i])
+    room, memory, units = workspace.limits.copy(), workspace.memory_bytes, workspace.units
+    present, row = Presence(workspace.catalogue.rules, 1), np.zeros(1, dtype=np.intp)
+    placement = np.zeros(len(memory), dtype=np.int64)
+    for i in np.argsort(-memory, kind="stable"):
+        legal = np.flatnonzero((room >= memory[i]) & present.legal(row, units[[i]])[0])
         if not legal.size:
             return None
-        device = legal[generator.integers(legal.size)]
-        placement[i] = device
-        room[device] -= workspace.memory_bytes[i]
+        device = legal[[generator.integers(legal.size)]]
+        present.put(row, device, units[[i]])
+        placement[i] = device[0]
+        room[device] -= memory[i]
     return placement

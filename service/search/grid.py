@@ -10,31 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.deadline import Deadline
-from service.domain.ports import CostModels, Embeddings
+from service.search.catalogue import Catalogue, Integers, ticks
 from service.search.greedy import lowest_device
+from service.search.rules import Flags, Presence
 from service.search.simulator import exchange_ticks
-from service.search.workspace import Flags, Integers, ticks
 
 CAP_COUNT = 11
 """Caps are spread evenly from 1.0 to 1.5 times the mean width of a device; with these comes no cap at all, since
 every cap can refuse an easy task (ten 128-wide tables on 8 devices)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """P different pieces (a table at a width) that states are made of.
-
-    Attributes:
-        embeddings: [P, H].
-        memory_bytes: [P].
-        output_widths: pooled output columns; [P].
-        single_costs: predicted compute of each alone on a device, ticks; [P].
-    """
-
-    embeddings: Embeddings
-    memory_bytes: Integers
-    output_widths: Integers
-    single_costs: Integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,21 +47,18 @@ def width_caps(total: int, devices: int, count: int) -> Integers:
 class Grid:
     """Places the pieces of S states under C caps at once, each piece on the device whose cost so far is lowest."""
 
-    def __init__(self, pieces: Pieces, limits: Integers, models: CostModels, batch_size: int, caps: Integers) -> None:
+    def __init__(self, catalogue: Catalogue, caps: Integers) -> None:
         """Takes what all states share.
 
         Args:
-            pieces: what the states are made of.
-            limits: memory of each device; [D].
-            models: what prices a device.
-            batch_size: the global batch.
+            catalogue: knows the pieces that the states are made of.
             caps: on a device's output columns, the last one never binding; [C].
         """
-        self._pieces, self._limits, self._models, self._batch_size = pieces, limits, models, batch_size
-        self._caps = caps
+        self._pieces, self._models, self._caps = catalogue, catalogue.models, caps
+        self._limits = np.array(catalogue.problem.topology.memory_bytes, dtype=np.int64)
 
     def run(self, states: Integers, deadline: Deadline) -> GridResult | None:
-        """Places S states of n pieces each; [S, n] positions in ``pieces``. None where the deadline passed first."""
+        """Places S states of n pieces each; [S, n] positions in the catalogue. None where the deadline passed first."""
         rows = _Rows(states, self._pieces, len(self._limits), self._caps)
         for i in range(states.shape[1]):
             if deadline.passed():
@@ -92,10 +72,12 @@ class Grid:
         piece = rows.piece(open_rows, i)
         fits = rows.used[open_rows] + pieces.memory_bytes[piece, None] <= self._limits
         legal = fits & (rows.widths[open_rows] + pieces.output_widths[piece, None] <= rows.caps[open_rows, None])
+        legal &= rows.present.legal(open_rows, pieces.units[piece])
         placed = legal.any(axis=1)
         rows.lose(open_rows[~placed], pieces.memory_bytes[piece[~placed]])
         chosen_rows, piece, legal = open_rows[placed], piece[placed], legal[placed]
         device = lowest_device(rows.costs[chosen_rows], rows.used[chosen_rows], legal)
+        rows.present.put(chosen_rows, device, pieces.units[piece])
         rows.sums[chosen_rows, device] += pieces.embeddings[piece]
         rows.used[chosen_rows, device] += pieces.memory_bytes[piece]
         rows.widths[chosen_rows, device] += pieces.output_widths[piece]
@@ -106,7 +88,9 @@ class Grid:
     def _best(self, rows: "_Rows", states: int, count: int) -> GridResult:
         """The cheapest cap of each state, the first of equals."""
         caps = len(self._caps)
-        found = exchange_ticks(self._models, rows.costs, rows.widths.astype(np.float64), self._batch_size)
+        found = exchange_ticks(
+            self._models, rows.costs, rows.widths.astype(np.float64), self._pieces.problem.global_batch_size
+        )
         plan = (rows.costs + found.backward + found.wait + found.transfer).max(axis=1)
         plan = np.where(rows.complete, plan, np.iinfo(np.int64).max).reshape(states, caps)
         best = plan.argmin(axis=1)
@@ -121,12 +105,13 @@ class Grid:
 class _Rows:
     """The running state of R = S x C rows, one for each state and cap."""
 
-    def __init__(self, states: Integers, pieces: Pieces, devices: int, caps: Integers) -> None:
+    def __init__(self, states: Integers, pieces: Catalogue, devices: int, caps: Integers) -> None:
         count, self._caps_count = len(states) * len(caps), len(caps)
         self._states = states
         # Descending cost alone, then memory, then the order of the tables: lexsort is stable.
         self._order = np.lexsort((-pieces.memory_bytes[states], -pieces.single_costs[states]), axis=1)
         self.caps = np.tile(caps, len(states))
+        self.present = Presence(pieces.rules, count)
         self.sums: NDArray[np.float64] = np.zeros((count, devices, pieces.embeddings.shape[1]))
         self.costs = np.zeros((count, devices), dtype=np.int64)
         self.used = np.zeros((count, devices), dtype=np.int64)

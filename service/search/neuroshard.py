@@ -4,10 +4,11 @@ import numpy as np
 
 from service.domain.deadline import Deadline
 from service.search.beam import BeamSettings, beam_search
+from service.search.catalogue import Integers, no_plan_in_time
 from service.search.feasibility import Found, packed, place_by_memory
 from service.search.greedy import WEIGHTS, greedy_placement
 from service.search.simulator import simulate
-from service.search.workspace import Integers, Workspace, no_plan_in_time
+from service.search.workspace import Workspace
 
 _PAPER = BeamSettings()
 
@@ -35,7 +36,7 @@ def neuroshard(workspace: Workspace, deadline: Deadline, settings: BeamSettings 
         candidates += [np.array(packing.assignment)] if packing.assignment is not None else []
     found = [_cheapest(workspace, candidates)] if candidates else []
     if beam.best is not None and beam.best is not beam.uncut:
-        cut = Workspace.of(workspace.problem, beam.best.slices, workspace.models)
+        cut = workspace.of_pieces(beam.best.pieces)
         found.append(_cheapest(cut, [beam.best.placement]))
     _, space, placement = min(found, key=lambda each: each[0])
     return Found(space, placement, cut_short=not finished)
@@ -52,7 +53,7 @@ def _greedy_placements(workspace: Workspace, deadline: Deadline) -> list[Integer
     for weight in WEIGHTS.values():
         if deadline.passed():
             break
-        placement = greedy_placement(workspace, weight)
+        placement = greedy_placement(workspace, weight, deadline)
         if placement is not None:
             placements.append(placement)
     return placements

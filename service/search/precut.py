@@ -6,10 +6,10 @@ from service.domain.deadline import Deadline
 from service.domain.errors import Fault, Infeasible, InvalidRequest
 from service.domain.plan import Problem, Slice
 from service.domain.tables import Table
+from service.search.catalogue import no_plan_in_time
 from service.search.cuts import Widths, can_be_cut, least_bytes, needed_widths
 from service.search.quantities import gibibytes
 from service.search.remedies import cut_remedies, room_remedy
-from service.search.workspace import no_plan_in_time
 
 MOST_SHARDS = 10_000
 """Slices that a plan may have to be made of, at most; more would only run into the deadline."""

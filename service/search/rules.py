@@ -73,3 +73,31 @@ def _units(problem: Problem) -> tuple[tuple[int, ...], ...]:
 def _positions(problem: Problem, names: Sequence[str]) -> Iterator[int]:
     wanted = set(names)
     return (i for i, table in enumerate(problem.tables) if table.name in wanted)
+
+
+class Presence:
+    """Which units that must be apart from others are on the devices of R rows of D devices."""
+
+    def __init__(self, rules: Rules, rows: int) -> None:
+        self._rules = rules
+        self._contended = np.flatnonzero(rules.apart.any(axis=1))
+        self._apart = rules.apart[np.ix_(self._contended, self._contended)]
+        self._place = np.full(len(rules.units), -1)
+        self._place[self._contended] = np.arange(len(self._contended))
+        self._here = np.zeros((rows, rules.allowed.shape[1], len(self._contended)), dtype=np.bool_)
+
+    def legal(self, rows: NDArray[np.intp], units: NDArray[np.int64]) -> Flags:
+        """Whether the rules let each row's device take the unit; rows and units [N] -> [N, D]."""
+        legal = self._rules.allowed[units]
+        places = self._place[units]
+        bound = np.flatnonzero(places >= 0)
+        if bound.size:
+            others = self._here[rows[bound]] & self._apart[places[bound], None, :]
+            legal[bound] &= ~others.any(axis=-1)
+        return legal
+
+    def put(self, rows: NDArray[np.intp], devices: NDArray[np.intp], units: NDArray[np.int64]) -> None:
+        """Notes that units came to devices; [N] each."""
+        places = self._place[units]
+        bound = places >= 0
+        self._here[rows[bound], devices[bound], places[bound]] = True

@@ -1,14 +1,17 @@
 """From placements to costs, for many placements at once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.costs import DeviceCost
-from service.domain.plan import Shard
+from service.domain.plan import Problem
 from service.domain.ports import BACKWARD, FORWARD, CostModels, Embeddings, Floats
-from service.search.workspace import TICKS_PER_MS, Flags, Integers, Workspace, ticks
+from service.domain.tables import Table
+from service.search.catalogue import TICKS_PER_MS, Integers, Piece, ticks
+from service.search.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,85 +46,76 @@ class StepCosts:
 
 
 def simulate(workspace: Workspace, placements: Integers) -> StepCosts:
-    """Prices N placements; slices of a table that merge on a device are priced as the one shard they become.
+    """Prices N placements; pieces of a unit that are on one device are priced as the one piece that they become.
 
     Args:
-        workspace: S slices.
-        placements: device of each slice; [N, S].
+        workspace: S pieces.
+        placements: device of each piece; [N, S].
     """
-    sums = _device_sums(workspace, placements)
-    compute = ticks(workspace.models.compute.head(sums))
-    forward, backward = compute[..., FORWARD], compute[..., BACKWARD]
-    widths = _widths(workspace, placements)
-    exchanged = exchange_ticks(workspace.models, forward + backward, widths, workspace.problem.global_batch_size)
-    return StepCosts(forward, backward, exchanged.wait, exchanged.transfer, exchanged.backward)
+    plan, device, piece = _merged(workspace, placements)
+    catalogue, devices = workspace.catalogue, workspace.device_count
+    group = plan * devices + device
+    sums = _sums(catalogue.embeddings[piece], group, len(placements) * devices)
+    widths = np.bincount(group, weights=catalogue.output_widths[piece], minlength=len(sums))
+    shape = (len(placements), devices)
+    return _step(
+        workspace.models,
+        sums.reshape(*shape, -1),
+        widths.astype(np.float64).reshape(shape),
+        workspace.problem.global_batch_size,
+    )
 
 
-def shards_of(workspace: Workspace, placement: Integers) -> tuple[Shard, ...]:
-    """Shards of one placement [S]: touching slices of a table on one device are one shard.
-
-    Merging stops at ``max_shard_dim``, and short of the whole table where ``table_wise`` is not allowed.
-    """
-    starts = np.flatnonzero(shard_starts(workspace, placement[None])[0])
-    stops = [*starts[1:], len(workspace.slices)]
-    shards = []
-    for first, after in zip(starts, stops, strict=True):
-        head, tail = workspace.slices[first], workspace.slices[after - 1]
-        name = workspace.problem.tables[head.table].name
-        shards.append(Shard(name, head.start, tail.stop, int(placement[first])))
-    return tuple(shards)
+def price(problem: Problem, models: CostModels, held: Sequence[Sequence[Table]]) -> tuple[DeviceCost, ...]:
+    """Costs of D devices that hold these shards, as tables of their width; D entries."""
+    tables = [table for here in held for table in here]
+    embeddings = models.compute.encode(tables, problem.global_batch_size, problem.optimizer)
+    group = np.repeat(np.arange(len(held)), [len(here) for here in held])
+    widths = np.array([[float(sum(table.output_width for table in here)) for here in held]])
+    sums = _sums(embeddings, group, len(held))
+    return _step(models, sums[None], widths, problem.global_batch_size).devices(0)
 
 
-def shard_starts(workspace: Workspace, placements: Integers) -> Flags:
-    """Whether a shard begins with each slice, rather than going on from the slice before; [N, S] -> [N, S]."""
-    starts = np.ones(placements.shape, dtype=np.bool_)
-    merged = np.broadcast_to(workspace.columns, placements.shape).copy()
-    for i in workspace.joints:
-        joined = merged[:, i - 1] + merged[:, i]
-        same_device = placements[:, i] == placements[:, i - 1]
-        goes_on = same_device & (joined <= workspace.widest_merged[i])
-        starts[:, i] = ~goes_on
-        merged[:, i] = np.where(goes_on, joined, merged[:, i])
-    return starts
+def merged_pieces(workspace: Workspace, placement: Integers) -> list[tuple[Piece, int]]:
+    """What each device holds of each unit under a placement [S]: pieces and their devices, by unit and device."""
+    _, devices, pieces = _merged(workspace, placement[None])
+    return [(workspace.catalogue.keys[piece], int(device)) for device, piece in zip(devices, pieces, strict=True)]
 
 
-def _device_sums(workspace: Workspace, placements: Integers) -> Embeddings:
-    """Sums of the embeddings of each device's shards, added in double precision; [N, D, H]."""
-    count, width = len(placements), workspace.embeddings.shape[1]
-    plan, first = np.nonzero(shard_starts(workspace, placements))
-    embeddings = _shard_embeddings(workspace, plan, first).astype(np.float64)
-    group = plan * workspace.device_count + placements[plan, first]
+def _merged(workspace: Workspace, placements: Integers) -> tuple[Integers, Integers, Integers]:
+    """Plan, device and position of the M pieces that N placements come to, by plan, unit and device; [M] each."""
+    catalogue, devices = workspace.catalogue, workspace.device_count
+    units, count = len(catalogue.rules.units), len(placements)
+    plan = np.repeat(np.arange(count), placements.shape[1])
+    group = (plan * units + np.tile(workspace.units, count)) * devices + placements.ravel()
+    order = np.argsort(group, kind="stable")
+    present, begins, sizes = np.unique(group[order], return_index=True, return_counts=True)
+    pieces = np.tile(workspace.pieces, count)[order]
+    found = pieces[begins]
+    several = np.flatnonzero(sizes > 1)
+    if several.size:
+        widths = np.array([catalogue.keys[piece].width for piece in pieces])
+        joined = np.add.reduceat(widths, begins)[several]
+        unit_of = present[several] // devices % units
+        found[several] = catalogue.positions([Piece(*map(int, key)) for key in zip(unit_of, joined, strict=True)])
+    return present // (devices * units), present % devices, found
+
+
+def _sums(embeddings: Embeddings, group: NDArray[np.int64], groups: int) -> Embeddings:
+    """Sums of embeddings by group, added in double precision; [M, H] and [M] -> [groups, H]."""
+    sums = np.zeros((groups, embeddings.shape[1]))
     order = np.argsort(group, kind="stable")
     present, begins = np.unique(group[order], return_index=True)
-    sums = np.zeros((count * workspace.device_count, width))
-    sums[present] = np.add.reduceat(embeddings[order], begins, axis=0)
-    return sums.reshape(count, workspace.device_count, width).astype(np.float32)
+    sums[present] = np.add.reduceat(embeddings[order].astype(np.float64), begins, axis=0)
+    return sums.astype(np.float32)
 
 
-def _shard_embeddings(workspace: Workspace, plan: NDArray[np.intp], first: NDArray[np.intp]) -> Embeddings:
-    """Embeddings of the shards that begin with slice ``first`` of plan ``plan``, in that order; [shards, H]."""
-    embeddings = workspace.embeddings[first]
-    slice_count = len(workspace.slices)
-    ends = np.append((plan * slice_count + first)[1:], (plan[-1] + 1) * slice_count)
-    pieces = ends - (plan * slice_count + first)
-    merged = np.flatnonzero(pieces > 1)
-    if merged.size:
-        shards = [
-            workspace.tables[i].sliced(int(workspace.columns[i : i + n].sum()))
-            for i, n in zip(first[merged], pieces[merged], strict=True)
-        ]
-        embeddings[merged] = workspace.encoder.encode(shards)
-    return embeddings
-
-
-def _widths(workspace: Workspace, placements: Integers) -> Floats:
-    """Pooled output columns of each device; [N, S] -> [N, D]."""
-    count, devices = len(placements), workspace.device_count
-    group = (np.arange(count)[:, None] * devices + placements).ravel()
-    columns = np.broadcast_to(workspace.output_widths, placements.shape).ravel()
-    held = np.bincount(group, weights=columns, minlength=count * devices)
-    widths: Floats = held.astype(np.float64).reshape(count, devices)
-    return widths
+def _step(models: CostModels, sums: Embeddings, widths: Floats, batch_size: int) -> StepCosts:
+    """Costs of N plans by what their devices hold; [N, D, H] and [N, D]."""
+    compute = ticks(models.compute.head(sums))
+    forward, backward = compute[..., FORWARD], compute[..., BACKWARD]
+    exchanged = exchange_ticks(models, forward + backward, widths, batch_size)
+    return StepCosts(forward, backward, exchanged.wait, exchanged.transfer, exchanged.backward)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

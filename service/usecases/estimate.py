@@ -1,15 +1,15 @@
 """Pricing a placement that the caller made."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from service.cost_models.assumptions import listed
 from service.domain.costs import Interval
 from service.domain.errors import InvalidRequest
-from service.domain.plan import Problem, Shard, Slice, tiling_faults
+from service.domain.plan import Problem, Shard, tiling_faults
 from service.domain.ports import CostModels
-from service.search.workspace import Workspace
+from service.search.shards import shard_widths
 from service.usecases.make_plan import assumptions_of, novelty_of
 from service.usecases.pricing import DeviceReport, priced
 from service.usecases.validate import problem_faults
@@ -25,7 +25,8 @@ class Estimate:
         max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
         max_cost_interval_ms: its 90% interval.
         models: version of each cost model, by kind.
-        assumptions: what had to be assumed, and which devices hold more than they may, one sentence each.
+        assumptions: what had to be assumed, which devices hold more than they may, and which
+            constraints the shards break, one sentence each.
     """
 
     shards: tuple[Shard, ...]
@@ -48,10 +49,7 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
     faults = problem_faults(problem) or tiling_faults(problem.tables, problem.topology.device_count, shards)
     if faults:
         raise InvalidRequest(faults)
-    index = {table.name: i for i, table in enumerate(problem.tables)}
-    placed = sorted((Slice(index[shard.table], shard.start, shard.stop), shard.device) for shard in shards)
-    workspace = Workspace.of(problem, [piece for piece, _ in placed], models)
-    plan = priced(workspace, np.array([device for _, device in placed], dtype=np.int64))
+    plan = priced(problem, models, _merged(problem, shards))
     return Estimate(
         shards=plan.shards,
         devices=plan.devices,
@@ -61,8 +59,24 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
         assumptions=(
             *assumptions_of(problem, models, plan, novelty_of(problem, models, plan.shards)),
             *_overfull(plan.devices),
+            *_broken(problem, plan.shards),
         ),
     )
+
+
+def _merged(problem: Problem, shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    """The shards by table and column; those that touch on a device are one, as far as the constraints allow it."""
+    index = {table.name: i for i, table in enumerate(problem.tables)}
+    merged: list[Shard] = []
+    for shard in sorted(shards, key=lambda shard: (index[shard.table], shard.start)):
+        table, last = problem.tables[index[shard.table]], merged[-1] if merged else None
+        if last and (last.table, last.device, last.stop) == (shard.table, shard.device, shard.start):
+            columns = shard.stop - last.start
+            if len(shard_widths(problem.constraints, table.embedding_dim, columns)) == 1:
+                merged[-1] = Shard(shard.table, last.start, shard.stop, shard.device)
+                continue
+        merged.append(shard)
+    return tuple(merged)
 
 
 def _overfull(devices: Sequence[DeviceReport]) -> list[str]:
@@ -71,4 +85,29 @@ def _overfull(devices: Sequence[DeviceReport]) -> list[str]:
         f"{report.memory.total - report.memory_limit_bytes} more than its limit: this placement does not fit"
         for report in devices
         if report.memory.total > report.memory_limit_bytes
+    ]
+
+
+def _broken(problem: Problem, shards: Sequence[Shard]) -> list[str]:
+    """Constraints on where tables go that a placement does not keep."""
+    on: dict[str, set[int]] = defaultdict(set)
+    for shard in shards:
+        on[shard.table].add(shard.device)
+    asked = problem.constraints
+    return [
+        *(
+            f"{name} is pinned to devices {list(devices)}, but is on {sorted(on[name])}: this placement breaks the pin"
+            for name, devices in asked.pin.items()
+            if not on[name] <= set(devices)
+        ),
+        *(
+            f"{listed(group)} are to be on one device together, but are on several: this placement breaks colocate"
+            for group in asked.colocate
+            if len(set().union(*(on[name] for name in group))) > 1
+        ),
+        *(
+            f"{listed(group)} are to be kept apart, but some share a device: this placement breaks separate"
+            for group in asked.separate
+            if sum(len(on[name]) for name in group) > len(set().union(*(on[name] for name in group)))
+        ),
     ]

@@ -11,15 +11,18 @@ from service.cost_models.assumptions import memory_assumptions, novelty_assumpti
 from service.domain.costs import Interval
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest
+from service.domain.moves import Move, moves
 from service.domain.plan import Algorithm, Problem, Running, Shard, ShardingType, tables_on_devices
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
 from service.search.bound import lower_bound_ms
+from service.search.catalogue import no_plan_in_time
 from service.search.cuts import can_be_cut, cuts_that_pack
 from service.search.feasibility import Found, check_total_memory
+from service.search.layout import shards_of
 from service.search.precut import precut, slices_of
-from service.search.workspace import Workspace, no_plan_in_time
+from service.search.workspace import Workspace
 from service.usecases.pricing import DeviceReport, Priced, priced
 from service.usecases.validate import problem_faults
 
@@ -46,6 +49,7 @@ class PlanResult:
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, one sentence each.
         novelty: how far each of the problem's tables, as it is cut, is from what was measured; T entries.
+        moves: what comes to devices that did not have it under the running plan; None where there is none.
     """
 
     status: PlanStatus
@@ -58,6 +62,7 @@ class PlanResult:
     models: Mapping[str, str]
     assumptions: tuple[str, ...]
     novelty: tuple[float, ...]
+    moves: tuple[Move, ...] | None
 
 
 def make_plan(
@@ -90,7 +95,7 @@ def make_plan(
     search = search_of(algorithm)
     check_total_memory(problem, deadline)
     found = _placed(problem, models, search, seed, deadline)
-    plan = priced(found.workspace, found.placement)
+    plan = priced(problem, models, shards_of(found.workspace, found.placement))
     novelty = novelty_of(problem, models, plan.shards)
     by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
@@ -107,6 +112,7 @@ def make_plan(
             *(by_memory if found.by_memory_alone else []),
         ),
         novelty=novelty,
+        moves=None if running is None else moves(problem, running, plan.shards),
     )
 
 

@@ -1,12 +1,12 @@
-"""A placement's price and memory, device by device."""
+"""The price and the memory of shards, device by device."""
 
 from dataclasses import dataclass
 
 from service.domain.costs import DeviceCost, DeviceCostInterval, Interval, max_total
 from service.domain.memory import Memory
-from service.domain.plan import Shard, memory_on_devices, tables_on_devices
-from service.search.simulator import shards_of, simulate
-from service.search.workspace import Integers, Workspace
+from service.domain.plan import Problem, Shard, memory_on_devices, tables_on_devices
+from service.domain.ports import CostModels
+from service.search.simulator import price
 from service.usecases.intervals import plan_intervals
 
 
@@ -31,10 +31,10 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A placement and what it costs.
+    """Shards on devices and what they cost.
 
     Attributes:
-        shards: what its slices come to once they are merged.
+        shards: as they are priced.
         devices: one report a device.
         max_cost_ms: predicted cost of a training step, the largest total of a device, milliseconds.
         max_cost_interval_ms: its 90% interval.
@@ -46,11 +46,11 @@ class Priced:
     max_cost_interval_ms: Interval
 
 
-def priced(workspace: Workspace, placement: Integers) -> Priced:
-    """What a placement [S] comes to on D devices."""
-    problem, shards = workspace.problem, shards_of(workspace, placement)
-    costs = simulate(workspace, placement[None]).devices(0)
-    intervals = plan_intervals(problem, workspace.models, tables_on_devices(problem, shards), costs)
+def priced(problem: Problem, models: CostModels, shards: tuple[Shard, ...]) -> Priced:
+    """What shards that tile the problem's tables come to on D devices."""
+    held = tables_on_devices(problem, shards)
+    costs = price(problem, models, held)
+    intervals = plan_intervals(problem, models, held, costs)
     reports = zip(
         problem.topology.memory_bytes, memory_on_devices(problem, shards), costs, intervals.devices, strict=True
     )

@@ -85,7 +85,11 @@ def test_every_fault_is_listed_at_once_with_its_table(client: httpx.Client) -> N
         ({"constraints": {"column_multiple": 6}}, "/constraints/column_multiple"),
         ({"constraints": {"min_shard_dim": 64, "max_shard_dim": 32}}, "/constraints/min_shard_dim"),
         ({"constraints": {"sharding_types": []}}, "/constraints/sharding_types"),
-        ({"constraints": {"pin": {"t0": [0]}}}, "/constraints/pin"),
+        ({"constraints": {"row_multiple": 4}}, "/constraints/row_multiple"),
+        ({"previous_plan_id": "0" * 31}, "/previous_plan_id"),
+        ({"previous_plan_id": 0, "max_moved_bytes": 1}, "/previous_plan_id"),
+        ({"max_moved_bytes": 0}, "/max_moved_bytes"),
+        ({"previous_plan_id": "0" * 32, "max_moved_bytes": -1}, "/max_moved_bytes"),
     ],
 )
 def test_a_field_at_fault_is_pointed_at(client: httpx.Client, changes: dict[str, Any], pointer: str) -> None:

@@ -1,6 +1,7 @@
 """The committed OpenAPI document and the example requests keep to what the service does."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,27 @@ def test_every_reference_leads_somewhere_and_every_error_is_a_problem() -> None:
                     assert list(response["content"]) == ["application/problem+json"]
 
 
-def test_intervals_may_be_missing_from_stored_plans_alone() -> None:
+@pytest.mark.parametrize(
+    ("answer", "names", "may_lack"),
+    [
+        ("PlanAnswer", {"max_cost_interval_ms", "lower_bound_ms"}, True),
+        ("DeviceAnswer", {"cost_interval_ms"}, True),
+        ("EstimateAnswer", {"max_cost_interval_ms"}, False),
+        ("EstimatedDeviceAnswer", {"cost_interval_ms"}, False),
+    ],
+)
+def test_what_came_later_may_be_missing_from_stored_plans_alone(answer: str, names: set[str], may_lack: bool) -> None:
+    schema = yaml.safe_load(openapi_yaml())["components"]["schemas"][answer]
+    assert names & set(schema["required"]) == (set() if may_lack else names)
+    for name in names:
+        assert "anyOf" not in schema["properties"][name]
+        assert ("stored" in schema["properties"][name]["description"]) is may_lack
+
+
+def test_devices_of_estimates_and_of_plans_are_told_apart() -> None:
     schemas = yaml.safe_load(openapi_yaml())["components"]["schemas"]
-    names = {"PlanAnswer": "max_cost_interval_ms", "DeviceAnswer": "cost_interval_ms",
-             "EstimateAnswer": "max_cost_interval_ms", "EstimatedDeviceAnswer": "cost_interval_ms"}  # fmt: skip
-    assert {answer: name in schemas[answer]["required"] for answer, name in names.items()} == {
-        "PlanAnswer": False, "DeviceAnswer": False, "EstimateAnswer": True, "EstimatedDeviceAnswer": True,
-    }  # fmt: skip
-    for answer, name in names.items():
-        field = schemas[answer]["properties"][name]
-        assert "anyOf" not in field
-        assert ("stored" in field["description"]) is not answer.startswith("Estimate")
     assert schemas["EstimateAnswer"]["properties"]["devices"]["items"]["$ref"].endswith("/EstimatedDeviceAnswer")
+    assert schemas["PlanAnswer"]["properties"]["devices"]["items"]["$ref"].endswith("/DeviceAnswer")
 
 
 def _references(node: Any) -> list[str]:
@@ -61,7 +71,10 @@ def _references(node: Any) -> list[str]:
 
 def test_the_workloads_that_the_readme_promises_are_there() -> None:
     named = {path.stem for path in EXAMPLES}
-    assert named == {"mlperf_dlrm_dcnv2", "mlperf_dlrm_dcnv2_h100", "criteo_kaggle", "nvidia_synthetic_tiny"}
+    assert named == {
+        "mlperf_dlrm_dcnv2", "mlperf_dlrm_dcnv2_h100", "criteo_kaggle", "criteo_kaggle_constraints",
+        "nvidia_synthetic_tiny",
+    }  # fmt: skip
     readme = (ROOT / "examples" / "README.md").read_text()
     assert all(path.name in readme for path in EXAMPLES)
 
@@ -73,9 +86,17 @@ def test_every_example_is_a_valid_request(path: Path) -> None:
     assert len(problem.tables) == len(json.loads(path.read_text())["tables"])
 
 
+def test_the_constraints_of_an_example_are_all_that_sets_it_apart() -> None:
+    plain, constrained = (
+        json.loads((ROOT / "examples" / f"criteo_kaggle{suffix}.json").read_text()) for suffix in ("", "_constraints")
+    )
+    assert set(constrained.pop("constraints")) == {"pin", "colocate", "separate"}
+    assert constrained == plain
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_restate_the_facts_of_their_source(path: Path) -> None:
-    source = ROOT.parent / "shared" / "data" / "tables" / path.name.replace("_h100", "")
+    source = ROOT.parent / "shared" / "data" / "tables" / re.sub("_(h100|constraints)", "", path.name)
     if not source.is_file():
         pytest.skip("../shared/data is not beside this checkout")
     facts = ("name", "num_embeddings", "embedding_dim", "pooling_factor")

@@ -22,7 +22,7 @@ def test_a_plan_has_every_field_of_the_contract_and_places_every_table(client: h
     answer = _plan(client, seed=1)
     assert set(answer) == {
         "plan_id", "status", "saved", "algorithm", "shards", "devices", "max_cost_ms",
-        "max_cost_interval_ms", "models", "assumptions", "planning_ms",
+        "max_cost_interval_ms", "lower_bound_ms", "moved_bytes", "moves", "models", "assumptions", "planning_ms",
     }  # fmt: skip
     assert (answer["status"], answer["saved"], answer["algorithm"]) == ("complete", True, "dim_greedy")
     assert {shard["table"]: shard["columns"] for shard in answer["shards"]} == {
@@ -44,6 +44,8 @@ def test_a_plan_has_every_field_of_the_contract_and_places_every_table(client: h
     low, high = answer["max_cost_interval_ms"]
     assert 0 < low < answer["max_cost_ms"] < high
     assert answer["max_cost_ms"] == max(device["cost_ms"]["total"] for device in answer["devices"])
+    assert 0 < answer["lower_bound_ms"] <= answer["max_cost_ms"]
+    assert (answer["moved_bytes"], answer["moves"]) == (None, None)
 
 
 def test_the_same_question_gets_the_stored_answer_however_it_is_spelled(client: httpx.Client) -> None:

@@ -56,7 +56,7 @@ def _problem(hardware: str, memory: int = GIB) -> Problem:
 
 
 def _plan(pool: PlannerPool, hardware: str, deadline: Deadline | None = None) -> PlanResult:
-    return pool.plan(_problem(hardware), VERSIONS, Algorithm.DIM_GREEDY, 0, deadline or Deadline())
+    return pool.plan(_problem(hardware), VERSIONS, Algorithm.DIM_GREEDY, 0, deadline or Deadline(), None)
 
 
 def _begun(pool: Pool, threads: ThreadPoolExecutor, hardware: str) -> Future[PlanResult]:
@@ -207,7 +207,7 @@ def test_a_process_that_does_not_start_is_one_of_the_services_errors(capfd: pyte
 
 def test_errors_of_a_planning_process_keep_their_data() -> None:
     with Pool(processes=1) as pool, pytest.raises(Infeasible) as caught:
-        pool.plan(_problem("fake", memory=1), VERSIONS, Algorithm.DIM_GREEDY, 0, Deadline())
+        pool.plan(_problem("fake", memory=1), VERSIONS, Algorithm.DIM_GREEDY, 0, Deadline(), None)
     assert caught.value.data["reason"] == "total_memory"
 
 

@@ -2,44 +2,27 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
 from service.api.outages import OutageMemory
-from service.api.parsing import Limits
-from service.api.planner_pool import Planner
-from service.api.planning import ModelVersions, Planning
-from service.domain.deadline import Deadline
+from service.api.planning import ModelVersions
 from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
-from service.domain.plan import Algorithm, Problem, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.registry.store import ModelStore
 from service.storage.plans import PlanRepository
-from service.telemetry.metrics import Metrics
-from service.usecases.estimate import Estimate, estimate
-from service.usecases.make_plan import PlanResult, PlanStatus, make_plan
+from service.usecases.make_plan import PlanStatus
 from tests.api.fake_store import FakeStore
+from tests.api.here import Clock, HerePlanner, fresh_metrics, planning_with
 from tests.api.support import request
 from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, exchange_weights, weights
-from tests.fakes import fake_models
 
 BODY = json.dumps(request()).encode()
-
-
-class Clock:
-    """Stands still unless told otherwise."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class AwayStore(PlanStore):
@@ -71,60 +54,10 @@ class OneStore(PlanStore):
         return plan
 
 
-class HerePlanner(Planner):
-    """Plans in this process; notes deadlines, and does as it is told.
-
-    Attributes:
-        status: of the plans that it makes.
-        error: raised instead, where there is one.
-    """
-
-    def __init__(self) -> None:
-        self.deadlines: list[Deadline] = []
-        self.status = PlanStatus.COMPLETE
-        self.error: Exception | None = None
-
-    def plan(
-        self, problem: Problem, versions: Mapping[str, str], algorithm: Algorithm, seed: int, deadline: Deadline
-    ) -> PlanResult:
-        self.deadlines.append(deadline)
-        if self.error:
-            raise self.error
-        return replace(make_plan(problem, fake_models(), algorithm, seed, Deadline()), status=self.status)
-
-    def estimate(
-        self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
-    ) -> Estimate:
-        self.deadlines.append(deadline)
-        return estimate(problem, fake_models(), shards)
-
-
-def _planning(
-    plans: PlanStore,
-    planner: HerePlanner,
-    clock: Clock | None = None,
-    metrics: Metrics | None = None,
-    source: FakeStore | None = None,
-) -> Planning:
-    metrics = metrics or _metrics()
-    return Planning(
-        models=ModelVersions(source or FakeStore(""), metrics),
-        planner=planner,
-        plans=plans,
-        limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
-        metrics=metrics,
-        clock=clock or Clock(),
-    )
-
-
-def _metrics() -> Metrics:
-    return Metrics(CollectorRegistry(), "test")
-
-
 def test_the_wait_for_a_database_that_is_away_does_not_count_against_the_time_limit() -> None:
     clock, planner = Clock(), HerePlanner()
     arrived = clock.now
-    answer = _planning(AwayStore(clock, wait_s=5.0), planner, clock).plan(BODY, arrived)
+    answer = planning_with(AwayStore(clock, wait_s=5.0), planner, clock).plan(BODY, arrived)
     assert answer["saved"] is False
     assert [deadline.at for deadline in planner.deadlines] == [arrived + 5.0 + 2.0]
 
@@ -132,7 +65,7 @@ def test_the_wait_for_a_database_that_is_away_does_not_count_against_the_time_li
 def test_an_outage_is_remembered_until_it_is_worth_another_try(caplog: pytest.LogCaptureFixture) -> None:
     clock, planner = Clock(), HerePlanner()
     store = AwayStore(clock, wait_s=5.0)
-    planning = _planning(OutageMemory(store, clock), planner, clock)
+    planning = planning_with(OutageMemory(store, clock), planner, clock)
     for _ in range(3):
         assert planning.plan(BODY, clock.now)["saved"] is False
     assert store.asked == 1
@@ -150,14 +83,14 @@ def test_an_outage_is_remembered_until_it_is_worth_another_try(caplog: pytest.Lo
 
 def test_a_database_that_is_back_is_used_again() -> None:
     clock, store = Clock(), OneStore()
-    planning = _planning(OutageMemory(store, clock), HerePlanner(), clock)
+    planning = planning_with(OutageMemory(store, clock), HerePlanner(), clock)
     assert planning.plan(BODY, clock.now)["saved"] is True
     assert store.plan is not None
 
 
 def test_a_stored_answer_is_handed_on_as_it_is() -> None:
     store = OneStore()
-    planning = _planning(store, HerePlanner())
+    planning = planning_with(store, HerePlanner())
     made = planning.plan(BODY, 1000.0)
     assert store.plan is not None
     missing = ("assumptions", "max_cost_interval_ms")
@@ -169,7 +102,7 @@ def test_a_stored_answer_is_handed_on_as_it_is() -> None:
 
 def test_a_plan_that_another_version_stored_can_be_estimated() -> None:
     store = OneStore()
-    planning = _planning(store, HerePlanner())
+    planning = planning_with(store, HerePlanner())
     made = planning.plan(BODY, 1000.0)
     assert store.plan is not None
     kept: dict[str, Any] = json.loads(json.dumps(dict(store.plan.request)))
@@ -185,7 +118,7 @@ def test_a_plan_that_another_version_stored_can_be_estimated() -> None:
 
 def test_a_plan_that_was_cut_short_is_made_anew_until_one_is_complete(engine: Engine) -> None:
     planner = HerePlanner()
-    planning = _planning(PlanRepository(engine), planner)
+    planning = planning_with(PlanRepository(engine), planner)
     planner.status = PlanStatus.CUT_SHORT
     cut = planning.plan(BODY, 1000.0)
     assert planning.stored(cut["plan_id"]) == cut
@@ -203,7 +136,7 @@ def test_a_plan_that_was_cut_short_is_made_anew_until_one_is_complete(engine: En
 @pytest.mark.parametrize("error", [NoPlanInTime("late"), PlannerBusy("full", retry_after_s=1)])
 def test_a_plan_that_was_cut_short_is_better_than_none(error: Exception) -> None:
     planner = HerePlanner()
-    planning = _planning(OneStore(), planner)
+    planning = planning_with(OneStore(), planner)
     planner.status = PlanStatus.CUT_SHORT
     cut = planning.plan(BODY, 1000.0)
     planner.error = error
@@ -214,15 +147,15 @@ def test_an_estimate_ends_with_the_default_time_limit() -> None:
     clock, planner = Clock(), HerePlanner()
     body = request(shards=[{"table": f"t{i}", "columns": [0, 64 + 64 * (i == 1)], "device": 0} for i in range(3)])
     del body["algorithm"]
-    _planning(OneStore(), planner, clock).estimate(json.dumps(body).encode())
+    planning_with(OneStore(), planner, clock).estimate(json.dumps(body).encode())
     assert [deadline.at for deadline in planner.deadlines] == [clock.now + 2.0]
 
 
 def test_an_unexpected_error_is_counted() -> None:
-    planner, metrics = HerePlanner(), _metrics()
+    planner, metrics = HerePlanner(), fresh_metrics()
     planner.error = LookupError("defect")
     with pytest.raises(LookupError):
-        _planning(OneStore(), planner, metrics=metrics).plan(BODY, 1000.0)
+        planning_with(OneStore(), planner, metrics=metrics).plan(BODY, 1000.0)
     assert b'shardwright_plans_total{algorithm="dim_greedy",outcome="internal_error"} 1.0' in metrics.exposition()
 
 
@@ -237,7 +170,7 @@ def test_damaged_models_of_one_hardware_do_not_make_the_others_unusable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "damaged").write_text("slow")
-    check = ModelVersions(FakeStore(str(tmp_path)), _metrics()).check()
+    check = ModelVersions(FakeStore(str(tmp_path)), fresh_metrics()).check()
     assert check.usable
     assert check.state.startswith("slow: slow/compute/1 is incomplete or altered")
     assert "secret" not in check.state
@@ -246,13 +179,13 @@ def test_damaged_models_of_one_hardware_do_not_make_the_others_unusable(
 
 def test_without_any_sound_models_the_service_is_not_ready(tmp_path: Path) -> None:
     (tmp_path / "damaged").write_text("slow fake broken stuck")
-    check = ModelVersions(FakeStore(str(tmp_path)), _metrics()).check()
+    check = ModelVersions(FakeStore(str(tmp_path)), fresh_metrics()).check()
     assert not check.usable
     assert "fake/compute/1" in check.state
 
 
 def test_a_service_without_measured_models_is_ready_and_says_so(tmp_path: Path) -> None:
-    check = ModelVersions(ModelStore(str(tmp_path)), _metrics()).check()
+    check = ModelVersions(ModelStore(str(tmp_path)), fresh_metrics()).check()
     assert check.usable
     assert check.state.startswith("no measured cost models")
 
@@ -266,15 +199,15 @@ def test_data_sheets_do_not_make_a_service_ready_whose_measured_models_are_damag
         ("communication", exchange_weights(), COMMUNICATION_FACTS),
     ):
         store.write("cpu-x", kind, arrays, facts)
-    assert ModelVersions(store, _metrics()).check().state == "ok"
+    assert ModelVersions(store, fresh_metrics()).check().state == "ok"
     (tmp_path / "cpu-x" / "compute" / "1" / "weights.safetensors").unlink()
-    check = ModelVersions(store, _metrics()).check()
+    check = ModelVersions(store, fresh_metrics()).check()
     assert not check.usable
     assert check.state.startswith("cpu-x: cpu-x/compute/1 is incomplete or altered")
 
 
 def test_a_model_store_that_cannot_be_read_is_said_so() -> None:
-    check = ModelVersions(UnreadableStore(""), _metrics()).check()
+    check = ModelVersions(UnreadableStore(""), fresh_metrics()).check()
     assert (check.usable, check.state) == (False, "the model store cannot be read")
 
 
@@ -286,7 +219,7 @@ class OtherWeights(FakeStore):
 
 
 def test_a_plan_of_other_weights_under_the_same_version_names_is_another_plan() -> None:
-    first = _planning(OneStore(), HerePlanner()).plan(BODY, 1000.0)
-    other = _planning(OneStore(), HerePlanner(), source=OtherWeights("")).plan(BODY, 1000.0)
+    first = planning_with(OneStore(), HerePlanner()).plan(BODY, 1000.0)
+    other = planning_with(OneStore(), HerePlanner(), source=OtherWeights("")).plan(BODY, 1000.0)
     assert first["models"] == other["models"]
     assert first["plan_id"] != other["plan_id"]

@@ -31,7 +31,7 @@ from service.cost_models.operators import GPU_OPERATOR
 from service.domain.ports import BACKWARD, FORWARD, Embeddings, Floats
 from service.domain.tables import DataType, Optimizer, ReuseHistogram, Table
 from service.domain.topology import HARDWARE_PATTERN, Topology
-from service.search.workspace import ticks
+from service.search.catalogue import ticks
 
 H100 = AnalyticCompute("h100/compute/analytic-2", DATA_SHEETS["h100"])
 CPU = AnalyticCompute("cpu-fbgemm/compute/analytic-2", PROCESSORS["cpu-fbgemm"])

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
-from service.domain.plan import Constraints, Problem, ShardingType, tiling_faults
+from service.domain.plan import Constraints, Problem, ShardingType, memory_on_devices, tiling_faults
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.beam import BeamSettings, beam_search
+from service.search.layout import shards_of
 from service.search.neuroshard import neuroshard
-from service.search.simulator import shards_of, simulate
+from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from tests.fakes import fake_models
 from tests.search import oracle
@@ -23,6 +25,12 @@ SMALL = BeamSettings(beams=2, candidates=2, steps=3)
 GIB = 1 << 30
 
 
+def placeable_whole(max_tables: int) -> st.SearchStrategy[Problem]:
+    """Problems in which every table may stay whole, as one shard."""
+    drawn = problems(max_tables=max_tables, types=BOTH)
+    return drawn.map(lambda problem: replace(problem, constraints=replace(problem.constraints, max_shard_dim=1024)))
+
+
 def space_of(problem: Problem) -> Workspace:
     return Workspace.of(problem, oracle.whole(problem), fake_models())
 
@@ -31,27 +39,29 @@ def test_pieces_that_cost_the_same_are_tried_in_the_order_of_the_tables() -> Non
     alike = tuple(Table(f"t{i}", rows, 8, 0.0) for i, rows in enumerate((1, 40_000, 40_000)))
     weights_only = Constraints(count_buffers=False)
     problem = Problem(alike, Topology("fake", (1_280_017,) * 2), 2048, Optimizer.SGD, weights_only)
-    found = beam_search(space_of(problem), Deadline(), SMALL).best
+    space = space_of(problem)
+    found = beam_search(space, Deadline(), SMALL).best
     assert found is not None
-    assert [(piece.table, piece.width) for piece in found.slices] == [(0, 4), (0, 4), (1, 8), (2, 8)]
+    assert [space.catalogue.keys[piece] for piece in found.pieces] == [(0, 4), (0, 4), (1, 8), (2, 8)]
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=problems(max_tables=5, types=BOTH))
+@given(problem=placeable_whole(5))
 def test_sees_the_same_ways_of_cutting_as_the_oracle(problem: Problem) -> None:
-    found = beam_search(space_of(problem), Deadline(), SMALL)
+    space = space_of(problem)
+    found = beam_search(space, Deadline(), SMALL)
     cost, pieces, placement = oracle.beam(problem, fake_models(), SMALL.beams, SMALL.candidates, SMALL.steps)
     assert not found.cut_short
     if found.best is None:
         assert placement == []
         return
-    assert [(piece.table, piece.width) for piece in found.best.slices] == pieces
+    assert [space.catalogue.keys[piece] for piece in found.best.pieces] == pieces
     assert found.best.placement.tolist() == placement
     assert cost < float("inf")
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=problems(max_tables=6, types=BOTH))
+@given(problem=placeable_whole(6))
 def test_cuts_never_make_a_plan_dearer_and_always_tile(problem: Problem) -> None:
     space = space_of(problem)
     if beam_search(space, Deadline(), BeamSettings(steps=0)).best is None:
@@ -61,10 +71,8 @@ def test_cuts_never_make_a_plan_dearer_and_always_tile(problem: Problem) -> None
     assert simulate(cut.workspace, cut.placement[None]).plan[0] <= simulate(space, whole.placement[None]).plan[0]
     shards = shards_of(cut.workspace, cut.placement)
     assert not tiling_faults(problem.tables, problem.topology.device_count, shards)
-    used = [0] * problem.topology.device_count
-    for slice_, device in zip(cut.workspace.slices, cut.placement, strict=True):
-        used[device] += problem.memory_of(problem.tables[slice_.table].sliced(slice_.width)).total
-    assert all(u <= limit for u, limit in zip(used, problem.topology.memory_bytes, strict=True))
+    used = memory_on_devices(problem, shards)
+    assert all(u.total <= limit for u, limit in zip(used, problem.topology.memory_bytes, strict=True))
 
 
 def test_one_heavy_table_is_shared_out() -> None:
@@ -90,7 +98,7 @@ def test_what_may_not_be_cut_is_left_whole(constraints: Constraints) -> None:
     tables = (Table("heavy", 1_000_000, 128, 80.0), Table("light", 1_000, 16, 1.0))
     problem = Problem(tables, Topology("fake", (GIB,) * 2), 8192, Optimizer.SGD, constraints)
     found = neuroshard(space_of(problem), Deadline())
-    assert len(found.workspace.slices) == 2
+    assert len(found.workspace.pieces) == 2
 
 
 def test_a_table_that_fits_only_in_parts_beside_others_is_cut_by_the_beam() -> None:
@@ -99,7 +107,7 @@ def test_a_table_that_fits_only_in_parts_beside_others_is_cut_by_the_beam() -> N
     problem = Problem(tables, Topology("fake", (5 * GIB,) * 2), 512, Optimizer.SGD, constraints)
     found = neuroshard(space_of(problem), Deadline())
     assert not found.by_memory_alone
-    assert len(found.workspace.slices) == 4
+    assert len(found.workspace.pieces) == 4
 
 
 def test_the_deadline_leaves_the_best_way_seen_before_it() -> None:
@@ -120,5 +128,5 @@ def test_renaming_tables_changes_nothing() -> None:
     problem = Problem(tables, Topology("fake", (GIB,) * 4), 8192, Optimizer.SGD)
     renamed = replace(problem, tables=tuple(replace(t, name=t.name * 2) for t in tables))
     first, other = (neuroshard(space_of(p), Deadline()) for p in (problem, renamed))
-    assert first.workspace.slices == other.workspace.slices
+    assert first.workspace.keys == other.workspace.keys
     assert first.placement.tolist() == other.placement.tolist()

@@ -13,7 +13,8 @@ from service.domain.plan import Constraints, Problem, Shard, ShardingType, Slice
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
-from service.search.simulator import shards_of, simulate
+from service.search.layout import shards_of
+from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from tests.fakes import FakeCommunication, FakeCompute, fake_models
 from tests.search import oracle
@@ -72,19 +73,22 @@ def test_touching_slices_on_one_device_are_one_shard_and_priced_as_one() -> None
     assert both.devices(1) != both.devices(0)
 
 
-def test_slices_of_a_table_that_do_not_touch_stay_apart() -> None:
+def test_slices_of_a_table_on_one_device_are_one_shard_also_where_they_did_not_touch() -> None:
     problem = _problem()
     pieces = [Slice(0, 0, 20), Slice(0, 20, 44), Slice(0, 44, 64), Slice(1, 0, 32)]
     space = Workspace.of(problem, pieces, fake_models())
     shards = shards_of(space, np.array([0, 1, 0, 0]))
-    assert [(shard.start, shard.stop) for shard in shards if shard.table == "a"] == [(0, 20), (20, 44), (44, 64)]
+    assert [(shard.start, shard.stop, shard.device) for shard in shards if shard.table == "a"] == [
+        (0, 40, 0),
+        (40, 64, 1),
+    ]
 
 
 def test_merging_stops_at_the_widest_shard_allowed() -> None:
     problem = _problem(max_shard_dim=48)
     pieces = [Slice(0, start, start + 16) for start in range(0, 64, 16)] + [Slice(1, 0, 32)]
     shards = shards_of(Workspace.of(problem, pieces, fake_models()), np.zeros(5, dtype=np.int64))
-    assert [(shard.start, shard.stop) for shard in shards] == [(0, 48), (48, 64), (0, 32)]
+    assert [(shard.start, shard.stop) for shard in shards] == [(0, 32), (32, 64), (0, 32)]
 
 
 def test_slices_do_not_merge_to_a_whole_table_where_that_is_not_allowed() -> None:

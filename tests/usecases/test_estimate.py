@@ -56,3 +56,19 @@ def test_only_a_whole_table_is_said_to_be_whole() -> None:
     halves = [Shard("a", 0, 32, 0), Shard("a", 32, 64, 1), Shard("b", 0, 32, 1)]
     named = [sentence for sentence in estimate(problem, fake_models(), halves).assumptions if "whole" in sentence]
     assert named == ["table_wise is not allowed, but no cut of b is: each is placed whole"]
+
+
+def test_broken_constraints_are_named() -> None:
+    asked = Constraints(pin={"a": (1,)}, colocate=(("a", "b"),))
+    problem = Problem(TABLES, Topology("fake", (1 << 30, 1 << 30)), 1024, Optimizer.SGD, asked)
+    apart = [Shard("a", 0, 64, 0), Shard("b", 0, 32, 1)]
+    named = [sentence for sentence in estimate(problem, fake_models(), apart).assumptions if "breaks" in sentence]
+    assert named == [
+        "a is pinned to devices [1], but is on [0]: this placement breaks the pin",
+        "a, b are to be on one device together, but are on several: this placement breaks colocate",
+    ]
+    together = [Shard("a", 0, 64, 1), Shard("b", 0, 32, 1)]
+    assert not any("breaks" in sentence for sentence in estimate(problem, fake_models(), together).assumptions)
+    kept_apart = Problem(TABLES, problem.topology, 1024, Optimizer.SGD, Constraints(separate=(("a", "b"),)))
+    named = [sentence for sentence in estimate(kept_apart, fake_models(), together).assumptions if "breaks" in sentence]
+    assert named == ["a, b are to be kept apart, but some share a device: this placement breaks separate"]
