@@ -49,10 +49,14 @@ def balanced_ms(result: TaskResult) -> float:
     evenly over the devices. Exchanges: those of the plan of the task that costs the least, a device's on average.
     Nobody waits.
     """
-    greedy, best = result.best_greedy(), min(result.found.plans, key=_measured_cost)
-    computes = [compute_ms(device.measured) for device in greedy.devices]
+    best = min(result.found.plans, key=_measured_cost)
     exchanges = [device.measured.forward_transfer + device.measured.backward_comm for device in best.devices]
-    return float(np.mean(computes) + np.mean(exchanges))
+    return balanced_compute_ms(result) + float(np.mean(exchanges))
+
+
+def balanced_compute_ms(result: TaskResult) -> float:
+    """The compute in ``balanced_ms``."""
+    return float(np.mean([compute_ms(device.measured) for device in result.best_greedy().devices]))
 
 
 def recovered(greedy_ms: float, balanced: float, plan_ms: float) -> float:
@@ -71,15 +75,13 @@ def recovery_lines(results: Sequence[TaskResult]) -> list[str]:
     peer, together = np.array(_costs(results, TORCHREC)), []
     for name in COMPARED:
         costs = _costs(results, name)
-        known = [i for i, cost in enumerate(costs) if not math.isnan(cost)]
-        if not known:
+        if all(map(math.isnan, costs)):
             continue
         shares = list(map(recovered, greedy, balanced, costs))
         columns += [(name, ".1f", costs), (f"{name} recovers", ".0%", shares)]
         if name != TORCHREC:
             columns.append((f"{name} / {TORCHREC}", ".3f", [*(np.array(costs) / peer)]))
-        share = recovered(*(sum(values[i] for i in known) for values in (greedy, balanced, costs)))
-        together.append(f"- of all tasks together {name} recovers {share:.0%}")
+        together.append(_together_line(results, name))
     rows = [(str(result.number), [values[i] for _, _, values in columns]) for i, result in enumerate(results)]
     rows.append(("mean", [_mean(values) for _, _, values in columns]))
     forms = [form for _, form, _ in columns]
@@ -93,6 +95,20 @@ def recovery_lines(results: Sequence[TaskResult]) -> list[str]:
         *together,
         "",
     ]
+
+
+def _together_line(results: Sequence[TaskResult], name: str) -> str:
+    """What a planner recovers of the distances of all tasks together, those of costs and those of compute alone."""
+    plans = [(result, plan) for result in results if (plan := result.plan(name))]
+    costs = [(r.best_greedy().measured_ms, balanced_ms(r), plan.measured_ms) for r, plan in plans]
+    computes = [
+        (_measured_slowest(r.best_greedy()), balanced_compute_ms(r), _measured_slowest(plan)) for r, plan in plans
+    ]
+    by_cost, by_compute = (recovered(*np.sum(values, axis=0).tolist()) for values in (costs, computes))
+    return (
+        f"- of all tasks together {name} recovers {_shown(by_cost, '.0%')}, of the slowest compute alone, without "
+        f"exchanges, {_shown(by_compute, '.0%')}"
+    )
 
 
 def _costs(results: Sequence[TaskResult], planner: str) -> list[float]:

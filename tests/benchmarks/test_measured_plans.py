@@ -49,8 +49,17 @@ def test_gains_are_told_by_task_on_average_and_together() -> None:
     assert "| 0 | 32.0 | 22.0 | 27.0 | 50% | 0.844 | 32.0 | 0% |" in lines
     assert "| 7 | 62.0 | 42.0 | 47.0 | 75% | - | - | - |" in lines
     assert "| mean | 47.0 | 32.0 | 37.0 | 62% | 0.844 | 32.0 | 0% |" in lines
-    assert "- of all tasks together neuroshard recovers 67%" in lines
-    assert "- of all tasks together torchrec recovers 0%" in lines
+    said = "of the slowest compute alone, without exchanges,"
+    assert f"- of all tasks together neuroshard recovers 67%, {said} 67%" in lines
+    assert f"- of all tasks together torchrec recovers 0%, {said} 0%" in lines
+
+
+def test_exchanges_are_no_part_of_what_is_recovered_of_compute() -> None:
+    found = result(plan("dim_greedy", 10.0, 30.0), plan("neuroshard", 25.0, 25.0, exchange_ms=2.0))
+    (line,) = [line for line in recovery_lines([found]) if line.startswith("- of all tasks together")]
+    # 3 of 8 ms, with the exchanges of neuroshard's plan, and 5 of 10 ms without.
+    assert "recovers 38%" in line
+    assert line.endswith("exchanges, 50%")
 
 
 def test_prices_are_judged_by_planner() -> None:
