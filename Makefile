@@ -1,4 +1,4 @@
-# make serve | test | check | format | setup
+# make serve | test | check | bench | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test check format
+.PHONY: setup serve test check bench format
 
 setup: $(STAMP)
 
@@ -37,6 +37,11 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# TorchRec's requirement fbgemm-gpu would overwrite the CPU build: no dependencies.
+bench: setup
+	$(PIP) --no-deps -r benchmarks/requirements-torchrec.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planners --quick --write benchmarks/results
 
 format: setup
 	$(BIN)/ruff format .
