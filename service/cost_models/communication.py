@@ -113,6 +113,11 @@ class CommunicationModel:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return self._price(widths, np.zeros_like(widths), batch_size, BACKWARD)
 
+    def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
+        """The physical parts of equally wide devices, corrected down as far as a network can."""
+        even = physical_part(np.full(devices, width / devices), batch_size, self._w["base"])[0]
+        return float(np.exp(-CORRECTION_LIMIT) * even.sum())
+
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         """What the prices of exchanges of these widths and waits, [D] each, rest on besides the request."""
         devices = len(widths)
