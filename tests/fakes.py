@@ -74,8 +74,8 @@ class FakeLeastCosts:
             for width in narrowest
         ]
         encoded = model.encode(slices, batch_size, optimizer)
-        self._narrowest = encoded.reshape(*widths.shape, -1).astype(np.float64)
-        self._whole = model.encode(tables, batch_size, optimizer).astype(np.float64)
+        self._narrowest = encoded.reshape(*widths.shape, -1)
+        self._whole = model.encode(tables, batch_size, optimizer)
 
     @property
     def alone(self) -> Floats:

@@ -226,7 +226,7 @@ class AnalyticCommunication:
         return self._exchange(widths, batch_size)
 
     def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
-        """Both exchanges of equally wide devices: where one sends less, it receives more."""
+        """Both exchanges of equally wide devices, see the port: where one sends less, it receives more."""
         return 2.0 * float(self._exchange(np.full(devices, width / devices), batch_size)[0])
 
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:

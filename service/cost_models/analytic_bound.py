@@ -49,7 +49,7 @@ class AnalyticLeastCosts:
         return self._cost(self._terms(np.stack([self._works[list(tables), -1].sum(axis=0) for tables in held])))
 
     def shared(self, tables: Integers, widest: Integers, devices: int) -> float:
-        """Of the dearest of the devices that hold all of these tables between them: the mean of all devices."""
+        """Of the dearest of the devices that hold all of these tables between them, no less than the mean of all."""
         columns = self._widths[tables, -1]
         a_column = np.minimum.accumulate(self._works[tables, :-1] / self._widths[tables][..., None], axis=1)
         cut = columns[:, None] * a_column[np.arange(len(tables)), widest]

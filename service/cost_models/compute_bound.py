@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from service.domain.ports import Floats, Integers
 
-_ROUNDS = 5
+_ROUNDS = 4
+
 _CLOSE = 1 - 1e-6
 """Embeddings are kept in single precision."""
 
@@ -63,7 +64,7 @@ class LearnedLeastCosts:
         an even share of it, and costs at least ``r (phi . constant + s)`` where its factor is at least ``r phi``. Any
         ``phi`` will do; the factor that an even share has with the last one is the next.
         """
-        phi, most = np.ones_like(self._constant), 0.0
+        phi, dearest = np.ones_like(self._constant), 0.0
         for _ in range(_ROUNDS):
             load = self._additive.T @ phi
             cap, total = self._loads(load, tables, widest)
@@ -71,9 +72,9 @@ class LearnedLeastCosts:
             if cap.sum() < _CLOSE * share:
                 return float("inf")
             factor = self._factor(self._least_activations(load, tables, widest, cap, share))
-            most = max(most, float((factor / phi).min() * (phi @ self._constant + share)))
+            dearest = max(dearest, float((factor / phi).min() * (phi @ self._constant + share)))
             phi = factor
-        return _CLOSE * most
+        return _CLOSE * dearest
 
     def _loads(self, load: Floats, tables: Integers, widest: Integers) -> tuple[Floats, float]:
         """The most that a device has of each table, [K], and the least that all devices have together."""
@@ -84,16 +85,16 @@ class LearnedLeastCosts:
         return cap, float(np.maximum(self._widest[tables, -1] @ load, cut).sum())
 
     def _least_activations(self, load: Floats, tables: Integers, widest: Integers, cap: Floats, share: float) -> Floats:
-        """Pre-activations of the head's hidden units that a device with this load, or more, has at least; [B].
+        """Pre-activations of the head's hidden units that devices with this load, or more, have at least; [B].
 
-        ``log`` is concave: with ``p`` the share that each table has of the load, ``log z >= log s + sum p log (z_t /
-        s_t)``. So a unit sees least where the device is filled with the tables that it sees least of, each as far as
-        a device can hold it.
+        ``log`` is concave: where ``p`` is the share that each slice has of a device's load ``s``, ``log z >= log s +
+        sum p log (z_t / s_t)``. So a unit sees least of a device that is filled with the tables that it sees least
+        of, each as far as a device can hold it.
         """
         scale = np.log(self._widest[tables] @ load)[..., None] * self._units.sum(axis=1)
-        profiles = np.minimum.accumulate(self._logs[tables] - scale, axis=1)[np.arange(len(tables)), widest]
-        order = np.argsort(profiles, axis=0)
+        seen = np.minimum.accumulate(self._logs[tables] - scale, axis=1)[np.arange(len(tables)), widest]
+        order = np.argsort(seen, axis=0)
         filled = np.minimum(np.cumsum(cap[order], axis=0), share)
         taken = np.diff(filled, axis=0, prepend=0.0) / filled[-1]
-        mixed = (np.take_along_axis(profiles, order, axis=0) * taken).sum(axis=0)
+        mixed = (np.take_along_axis(seen, order, axis=0) * taken).sum(axis=0)
         return np.asarray(np.log(share) * self._units.sum(axis=1) + mixed + self._bias)

@@ -124,7 +124,7 @@ class CommunicationCostModel(Protocol):
         """Milliseconds of exchanging gradients; output widths of D devices [..., D] -> [..., D]."""
 
     def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
-        """Milliseconds that exchanges add to a plan at least, however the devices share this many output columns.
+        """Milliseconds that exchanges add to a plan at least, however two or more devices share these output columns.
 
         The backward exchange of any one device, and the largest forward transfer whatever the waits: the two together.
         """
