@@ -312,8 +312,8 @@ def _quantities(table: Table, columns: Integers, batch_size: int, optimizer: Opt
     row = whole_sectors(columns * table.data_type.item_bytes)
     gradient = whole_sectors(columns * _FLOAT_BYTES)
     moments = 2 if optimizer is Optimizer.ADAM else 1
-    of_a_row = [optimizer_bytes(table.sliced(width), optimizer) // table.num_embeddings for width in columns.tolist()]
-    state = moments * whole_sectors(np.array(of_a_row) // moments)
+    none, one = (optimizer_bytes(table.sliced(width), optimizer) // table.num_embeddings for width in (0, 1))
+    state = moments * whole_sectors((none + columns * (one - none)) // moments)
     bags = batch_size * table.num_features
     read_bags = min(bags, profile.lookups)
     work = np.zeros((len(columns), EMBEDDING_SIZE))

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from service.domain.ports import Floats, Integers
 
-_ROUNDS = 4
+_ROUNDS = 3
+"""Constants ``phi`` that are tried, each the factor that was found with the one before."""
 
 _CLOSE = 1 - 1e-6
 """Embeddings are kept in single precision."""
@@ -92,7 +93,8 @@ class LearnedLeastCosts:
         of, each as far as a device can hold it.
         """
         scale = np.log(self._widest[tables] @ load)[..., None] * self._units.sum(axis=1)
-        seen = np.minimum.accumulate(self._logs[tables] - scale, axis=1)[np.arange(len(tables)), widest]
+        held = np.arange(self._widths.shape[1]) <= widest[:, None]
+        seen = np.where(held[..., None], self._logs[tables] - scale, np.inf).min(axis=1)
         order = np.argsort(seen, axis=0)
         filled = np.minimum(np.cumsum(cap[order], axis=0), share)
         taken = np.diff(filled, axis=0, prepend=0.0) / filled[-1]

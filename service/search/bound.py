@@ -13,8 +13,8 @@ from service.search.cuts import can_be_cut
 from service.search.rules import Rules
 from service.search.workspace import TICKS_PER_MS
 
-_WIDTHS = 32
-"""Widths of a table that are told apart; all there are of one of up to 128 columns."""
+_WIDTHS = 16
+"""Widths of a table that are told apart; all there are of one of up to 64 columns."""
 
 _PINNED_SETS = 16
 """Sets of devices that tables are pinned to and that are looked at, those of the most tables a device first."""
@@ -29,9 +29,10 @@ _CLOSE = 1 + 1e-3
 def lower_bound_ms(problem: Problem, models: CostModels) -> float:
     """Milliseconds that no plan's predicted cost is below."""
     bound = _Bound.of(problem, models)
-    # There may be no plan at all.
-    least = 0.0 if bound.refutes(math.inf) else _most_refuted(bound.refutes, bound.least_ms(bound.fits))
-    return max(0.0, math.floor(least * TICKS_PER_MS) - _ROUNDED_TICKS) / TICKS_PER_MS
+    least = max(bound.whole_ms(), bound.shared_ms(bound.fits))
+    # Where there is no plan, any bound would do; where nothing costs anything, none is needed.
+    found = _most_refuted(bound.refutes, least) if 0.0 < least < math.inf else 0.0
+    return max(0.0, math.floor(found * TICKS_PER_MS) - _ROUNDED_TICKS) / TICKS_PER_MS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +45,7 @@ class _Bound:
         exchange: milliseconds that exchanges add at least.
         widths: widths that are told apart; [T, G].
         fits: position of the widest that a device has memory for and may take of a table; [T].
-        hosts: how many devices may take a table's columns, 1 where all of them must be on one; [T].
+        hosts: how many devices a table's columns may be on at once: 1 where it may not be cut; [T].
     """
 
     rules: Rules
@@ -76,23 +77,12 @@ class _Bound:
         return cls(rules, costs, exchange, widths, np.array(fits), np.array(hosts))
 
     def refutes(self, cost_ms: float) -> bool:
-        """Whether no plan costs at most this.
+        """Whether no plan costs at most this: no device of one holds more columns of a table than that takes alone."""
+        affordable = (self.costs.alone + self.exchange <= cost_ms).sum(axis=1) - 1
+        return self.shared_ms(np.minimum(self.fits, affordable)) > cost_ms
 
-        No device of one holds more columns of a table than that takes alone; the tables' columns may be too many for
-        that, or cost more where they are cut so finely.
-        """
-        widest = np.minimum(self.fits, (self.costs.alone + self.exchange <= cost_ms).sum(axis=1) - 1)
-        if (widest < 0).any() or (self.hosts == 0).any():
-            return True
-        columns = self.widths[np.arange(len(widest)), widest]
-        return bool((columns * self.hosts < self.widths[:, -1]).any()) or self._shared_ms(widest) > cost_ms
-
-    def least_ms(self, widest: Integers) -> float:
-        """Milliseconds that a plan costs at least whose devices hold no more columns than this of any table; [T]."""
-        return max(self._whole_ms(), self._shared_ms(widest))
-
-    def _whole_ms(self) -> float:
-        """A unit that may not be cut is on a device; of more units than devices, two are."""
+    def whole_ms(self) -> float:
+        """What a plan costs at least: a unit that may not be cut is on a device; of D + 1 units, two are on one."""
         whole = [tables for tables in self.rules.units if (self.hosts[list(tables)] == 1).all()]
         if not whole:
             return 0.0
@@ -103,8 +93,17 @@ class _Bound:
         pairs = [whole[i] + whole[j] for n, i in enumerate(order) for j in order[:n]]
         return self.exchange + float(max(alone.max(), self.costs.together(pairs).min()))
 
-    def _shared_ms(self, widest: Integers) -> float:
-        """All tables are shared by all devices, and those pinned to some devices by these."""
+    def shared_ms(self, widest: Integers) -> float:
+        """What a plan costs at least whose devices hold no more columns than this of a table; infinite without a plan.
+
+        All tables are shared by all devices, and those pinned to some devices by these.
+
+        Args:
+            widest: positions of widths, -1 for no columns at all; [T].
+        """
+        columns = np.where(widest < 0, 0, self.widths[np.arange(len(widest)), widest])
+        if (columns * self.hosts < self.widths[:, -1]).any():
+            return math.inf
         everywhere = (np.arange(len(widest)), self._device_count)
         return self.exchange + max(self._dearest(*each, widest) for each in (everywhere, *self._pinned()))
 
@@ -126,7 +125,7 @@ class _Bound:
 
 
 def _widest(problem: Problem, table: Table, widths: Integers, limit: int) -> int:
-    """Position of the first width that is as wide as whatever fits a device of this memory; -1 where nothing does."""
+    """Position of the first width that is at least as wide as whatever fits a device of this memory."""
     if problem.memory_of(table).total <= limit:
         return len(widths) - 1
     fitting = [problem.memory_of(table.sliced(int(width))).total <= limit for width in widths]

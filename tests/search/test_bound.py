@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from service.cost_models.data_sheets import DATA_SHEETS
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.plan import Constraints, Problem, ShardingType, Slice
 from service.domain.ports import CostModels
-from service.domain.tables import Table
+from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.bound import lower_bound_ms
 from service.search.cuts import can_be_cut, even_widths
@@ -140,3 +141,75 @@ def test_no_random_plan_costs_less(models: CostModels, problem: Problem, slack: 
         fits = (used <= np.array(problem.topology.memory_bytes)).all(axis=1)
         if fits.any():
             assert bound <= _cheapest_ms(problem, models, slices, placements[fits])
+
+
+def _problem(tables: tuple[Table, ...], devices: int, **constraints: object) -> Problem:
+    limits = Constraints(**constraints)  # type: ignore[arg-type]
+    return Problem(tables, Topology("fake", (1 << 50,) * devices), 8192, Optimizer.SGD, limits)
+
+
+def _tables(count: int, dim: int = 64) -> tuple[Table, ...]:
+    return tuple(Table(f"t{i}", 10_000 * (i + 1), dim, 1.0 + i % 3) for i in range(count))
+
+
+def _whole(problem: Problem) -> list[Slice]:
+    return [Slice(i, 0, table.embedding_dim) for i, table in enumerate(problem.tables)]
+
+
+def _of_placement(problem: Problem, models: CostModels, placement: list[int]) -> float:
+    return _cheapest_ms(problem, models, _whole(problem), np.array([placement], dtype=np.int64))
+
+
+@pytest.mark.parametrize("kind", ["fake", "analytic", "learned"])
+def test_the_only_plan_of_one_device_costs_what_the_bound_says(kind: str) -> None:
+    problem, models = _problem(_tables(6), 1), _models(kind, 0)
+    assert lower_bound_ms(problem, models) == pytest.approx(_of_placement(problem, models, [0] * 6), rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["fake", "analytic", "learned"])
+def test_tables_that_are_pinned_to_one_device_are_all_on_it(kind: str) -> None:
+    models, tables = _models(kind, 0), _tables(8)
+    free = _problem(tables, 4)
+    pinned = replace(free, constraints=Constraints(pin={table.name: (2,) for table in tables[:6]}))
+    together = models.compute.least_costs(tables, np.full((8, 1), 64), 8192, Optimizer.SGD).together([range(6)])
+    exchange = models.communication.least_exchange(8 * 64, 4, 8192)
+    assert lower_bound_ms(pinned, models) >= float(together[0]) + exchange - 1e-3
+    assert lower_bound_ms(pinned, models) > 1.1 * lower_bound_ms(free, models)
+
+
+@pytest.mark.parametrize("kind", ["fake", "analytic", "learned"])
+def test_one_table_more_than_devices_puts_two_on_one_where_nothing_may_be_cut(kind: str) -> None:
+    models, tables = _models(kind, 0), tuple(replace(_tables(1)[0], name=name) for name in "abcde")
+    problem = _problem(tables, 4, sharding_types=frozenset({ShardingType.TABLE_WISE}))
+    cost = models.compute.head(models.compute.encode(tables[:2], 8192, Optimizer.SGD).sum(axis=0)).sum()
+    assert lower_bound_ms(problem, models) >= float(cost) * 0.999
+
+
+def test_equal_tables_on_all_devices_leave_only_the_exchange_unknown() -> None:
+    problem, models = _problem(tuple(Table(f"t{i}", 50_000, 64, 3.0) for i in range(32)), 4), _models("learned", 1)
+    plan = _of_placement(problem, models, [i % 4 for i in range(32)])
+    widths = np.full(4, 512.0)
+    even = models.communication.forward_transfer(widths, np.zeros(4), 8192) + models.communication.backward(
+        widths, 8192
+    )
+    unknown = float(even[0]) - models.communication.least_exchange(2048, 4, 8192)
+    assert plan - 1.01 * unknown <= lower_bound_ms(problem, models) * 1.01
+
+
+def test_a_table_that_costs_more_than_its_share_decides() -> None:
+    small = tuple(Table(f"s{i}", 1_000, 16, 0.1) for i in range(3))
+    problem = _problem((Table("large", 10_000_000, 64, 40.0), *small), 4)
+    models = _models("learned", 2)
+    shared = models.compute.least_costs(problem.tables, np.array([[64]] + [[16]] * 3), 8192, Optimizer.SGD).shared(
+        np.arange(4), np.zeros(4, dtype=np.int64), 4
+    )
+    assert lower_bound_ms(problem, models) > 1.2 * (shared + models.communication.least_exchange(112, 4, 8192))
+
+
+def test_where_there_is_no_plan_the_bound_says_nothing() -> None:
+    models = fake_models()
+    nowhere = _problem(_tables(3), 4, pin={"t0": (0,)}, colocate=(("t0", "t1"),))
+    contradicted = replace(nowhere, constraints=replace(nowhere.constraints, pin={"t0": (0,), "t1": (1,)}))
+    too_large = replace(nowhere, topology=Topology("fake", (1_000,) * 4))
+    assert lower_bound_ms(nowhere, models) > 0.0
+    assert lower_bound_ms(contradicted, models) == lower_bound_ms(too_large, models) == 0.0
