@@ -14,35 +14,33 @@ from typing import Any
 import numpy as np
 
 from service.cost_models.analytic_bound import AnalyticLeastCosts
+from service.cost_models.analytic_work import (
+    BAGS,
+    DISTINCT,
+    EMBEDDING_SIZE,
+    GRADIENT_AGAIN,
+    GRADIENT_FIRST,
+    LOOKUPS,
+    OUTPUT_BYTES,
+    ROWS_AGAIN,
+    ROWS_FIRST,
+    STATE_BYTES,
+    TABLES,
+    work_of,
+)
 from service.cost_models.assumptions import reuse_assumptions
 from service.cost_models.communication import exchanged_bytes
 from service.cost_models.data_sheets import ASSUMED, DataSheet, Processor
 from service.domain.error_law import QUANTILES, ErrorLaw, normal_scores
-from service.domain.id_counts import BIN_HIGH, BIN_LOW
-from service.domain.memory import optimizer_bytes
 from service.domain.plan import content_hash
 from service.domain.ports import Embeddings, Floats, Integers
-from service.domain.reuse import ReuseProfile, reuse_profile
-from service.domain.tables import DIM_MULTIPLE, HISTOGRAM_BINS, Optimizer, Table
+from service.domain.tables import DIM_MULTIPLE, Optimizer, Table
 
 ANALYTIC_VERSION = 2
 """Number in the versions' names; raised when a formula here changes."""
 
 ANALYTIC = "analytic-"
 """What marks the number in a version's name: ``h100/compute/analytic-2``."""
-
-TABLES, LOOKUPS, BAGS, DISTINCT, OUTPUT_BYTES, GRADIENT_FIRST, GRADIENT_AGAIN, STATE_BYTES = range(8)
-"""Columns of an embedding: counts of tables, lookups, bags and rows touched; bytes of pooled output; bytes of gradients
-that are read for the first time, and that were read before; bytes of optimizer state, read and written."""
-
-ROWS_FIRST = slice(8, 8 + HISTOGRAM_BINS)
-"""Columns of bytes of rows read for the first time, by the histogram bin of how often the row is looked up."""
-
-ROWS_AGAIN = slice(ROWS_FIRST.stop, ROWS_FIRST.stop + HISTOGRAM_BINS)
-"""Columns of bytes of rows read again, by the same bins."""
-
-EMBEDDING_SIZE = ROWS_AGAIN.stop
-"""Columns of an embedding."""
 
 FORWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "new rows", "row misses", "rows again",
                  "output")  # fmt: skip
@@ -52,14 +50,12 @@ BACKWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "sortin
                   "gradient misses", "gradients again", "updates", "optimizer state")  # fmt: skip
 """What the time of backward is the sum of."""
 
-_FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 _GB_PER_S = 1e6
 """Bytes a millisecond."""
 
 _NORMAL = NormalDist()
 _ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
-_TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
 
 
 class AnalyticCompute:
@@ -85,7 +81,7 @@ class AnalyticCompute:
     def works(self, tables: Sequence[Table], columns: Integers, batch_size: int, optimizer: Optimizer) -> Floats:
         """What slices of T tables add to a device's work; columns [T, W] -> [T, W, EMBEDDING_SIZE]."""
         sector = self._operator.sector_bytes
-        rows = [_quantities(t, wide, batch_size, optimizer, sector) for t, wide in zip(tables, columns, strict=True)]
+        rows = [work_of(t, wide, batch_size, optimizer, sector) for t, wide in zip(tables, columns, strict=True)]
         return np.array(rows, dtype=np.float64).reshape(*columns.shape, EMBEDDING_SIZE)
 
     def head(self, sums: Embeddings) -> Floats:
@@ -122,10 +118,10 @@ class AnalyticCompute:
         return timed(operator.forward_kernels, forward), timed(operator.backward_kernels, backward)
 
     def pooled_terms(self, works: Floats, devices: int) -> tuple[Floats, Floats]:
-        """Means over devices, at least, of the terms that hold this work of T tables between them; [F] and [B].
+        """Mean terms, at least, of devices that share this work of T tables; [T, EMBEDDING_SIZE] -> [F] and [B].
 
-        All terms but the launches and the misses are linear. Launches are those of the device that costs the most,
-        which has work. Devices keep no more in their caches than one of all their bytes would if it could choose.
+        All terms but the launches and the misses are linear. Launches are paid in full: the device that costs the most
+        has work. Devices keep no more in their caches than one of all their bytes would if it could choose.
         """
         forward, backward = self.terms(works.sum(axis=0) / devices)
         missed = (
@@ -300,40 +296,3 @@ def _assumed_law(devices: int, kinds: int) -> ErrorLaw:
     """A normal law of the logarithm that has nine tenths within the assumed factor."""
     quantiles = np.tile(normal_scores(QUANTILES), (kinds, 1))
     return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, ASSUMED.error_shared)
-
-
-def _quantities(table: Table, columns: Integers, batch_size: int, optimizer: Optimizer, sector_bytes: int) -> Floats:
-    """Work of slices of a table; [W] -> [W, EMBEDDING_SIZE]."""
-
-    def whole_sectors(size: Integers) -> Integers:
-        return -(-size // sector_bytes) * sector_bytes
-
-    profile = reuse_profile(table, batch_size)
-    row = whole_sectors(columns * table.data_type.item_bytes)
-    gradient = whole_sectors(columns * _FLOAT_BYTES)
-    moments = 2 if optimizer is Optimizer.ADAM else 1
-    none, one = (optimizer_bytes(table.sliced(width), optimizer) // table.num_embeddings for width in (0, 1))
-    state = moments * whole_sectors((none + columns * (one - none)) // moments)
-    bags = batch_size * table.num_features
-    read_bags = min(bags, profile.lookups)
-    work = np.zeros((len(columns), EMBEDDING_SIZE))
-    work[:, TABLES] = 1
-    work[:, LOOKUPS] = profile.lookups
-    work[:, BAGS] = bags
-    work[:, DISTINCT] = profile.distinct
-    work[:, OUTPUT_BYTES] = bags * columns * _FLOAT_BYTES
-    work[:, GRADIENT_FIRST] = read_bags * gradient
-    work[:, GRADIENT_AGAIN] = (profile.lookups - read_bags) * gradient
-    work[:, STATE_BYTES] = 2 * profile.distinct * state
-    work[:, ROWS_FIRST] = row[:, None] * (profile.distinct * profile.fractions)
-    work[:, ROWS_AGAIN] = row[:, None] * _repeats(profile)
-    return work
-
-
-def _repeats(profile: ReuseProfile) -> Floats:
-    """Lookups of ids that occurred before, by bin; [17]. Their sum is exact, the shares are by typical counts."""
-    weights = profile.fractions * (_TYPICAL_COUNTS - 1)
-    if not weights.any():
-        weights = profile.fractions
-    total = float(weights.sum())
-    return np.asarray(weights * (max(profile.lookups - profile.distinct, 0.0) / total if total else 0.0))

@@ -13,16 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from service.cost_models.analytic import (
-    ANALYTIC_VERSION,
-    BACKWARD_TERMS,
-    BAGS,
-    EMBEDDING_SIZE,
-    FORWARD_TERMS,
-    LOOKUPS,
-    AnalyticCompute,
-)
+from service.cost_models.analytic import ANALYTIC_VERSION, BACKWARD_TERMS, FORWARD_TERMS, AnalyticCompute
 from service.cost_models.analytic_bound import AnalyticLeastCosts
+from service.cost_models.analytic_work import BAGS, EMBEDDING_SIZE, LOOKUPS
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
 from service.cost_models.data_sheets import Figure, Processor
