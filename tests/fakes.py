@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.domain.error_law import ErrorLaw
-from service.domain.ports import CostModels, Embeddings, Floats
+from service.domain.ports import CostModels, Embeddings, Floats, Integers
 from service.domain.tables import Optimizer, Table
 
 
@@ -44,6 +44,11 @@ class FakeCompute:
         backward = np.sqrt(count) * 0.1 + 2.3 * traffic + 1.7 * np.sqrt(touched * (1.0 + magnitude / 10.0))
         return np.stack([forward, backward], axis=-1)
 
+    def least_costs(
+        self, tables: Sequence[Table], widths: Integers, batch_size: int, optimizer: Optimizer
+    ) -> "FakeLeastCosts":
+        return FakeLeastCosts(self, tables, widths, batch_size, optimizer)
+
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         missing = [table.name for table in tables if table.reuse_histogram is None]
         return [f"no reuse histogram: {', '.join(missing)}"] if missing else []
@@ -53,6 +58,38 @@ class FakeCompute:
 
     def errors(self, costs: Floats, held: Sequence[Sequence[Table]], batch_size: int, optimizer: Optimizer) -> ErrorLaw:
         return ErrorLaw(np.full((len(costs), 3), 0.1), np.tile(np.linspace(-1.0, 1.5, 11), (3, 1)), shared=0.2)
+
+
+class FakeLeastCosts:
+    """What holds for the fake: costs grow with every quantity; the first four add up and misses are convex."""
+
+    def __init__(
+        self, model: FakeCompute, tables: Sequence[Table], widths: Integers, batch_size: int, optimizer: Optimizer
+    ) -> None:
+        self._head = model.head
+        before = np.concatenate([np.zeros_like(widths[:, :1]), widths[:, :-1]], axis=1)
+        slices = [
+            table.sliced(int(width))
+            for table, narrowest in zip(tables, np.minimum(before + 4, widths), strict=True)
+            for width in narrowest
+        ]
+        encoded = model.encode(slices, batch_size, optimizer)
+        self._narrowest = encoded.reshape(*widths.shape, -1)
+        self._whole = model.encode(tables, batch_size, optimizer)
+
+    @property
+    def alone(self) -> Floats:
+        return np.asarray(self._head(self._narrowest).sum(axis=-1) * (1 - 1e-6))
+
+    def together(self, held: Sequence[Sequence[int]]) -> Floats:
+        sums = np.stack([self._whole[list(tables)].sum(axis=0) for tables in held])
+        return np.asarray(self._head(sums).sum(axis=-1) * (1 - 1e-6))
+
+    def shared(self, tables: Integers, widest: Integers, devices: int) -> float:
+        count, lookups, traffic, outputs, _, touched = self._whole[tables].sum(axis=0) / devices
+        misses = touched * touched / (1.0 + touched)
+        forward = 0.02 * count + 0.3 * lookups + 1.1 * traffic + 0.4 * outputs + 0.9 * misses
+        return float((forward + 2.3 * traffic) * (1 - 1e-6))
 
 
 class FakeCommunication:
@@ -66,6 +103,9 @@ class FakeCommunication:
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         return 0.25 + batch_size * widths * 4 / 3e6
+
+    def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
+        return 0.2 + 0.25 + batch_size * 1.25 * width / devices * 4 / 4e6 * 0.5
 
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         return []

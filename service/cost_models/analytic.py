@@ -13,35 +13,34 @@ from typing import Any
 
 import numpy as np
 
+from service.cost_models.analytic_bound import AnalyticLeastCosts
+from service.cost_models.analytic_work import (
+    BAGS,
+    DISTINCT,
+    EMBEDDING_SIZE,
+    GRADIENT_AGAIN,
+    GRADIENT_FIRST,
+    LOOKUPS,
+    OUTPUT_BYTES,
+    ROWS_AGAIN,
+    ROWS_FIRST,
+    STATE_BYTES,
+    TABLES,
+    work_of,
+)
 from service.cost_models.assumptions import reuse_assumptions
 from service.cost_models.communication import exchanged_bytes
 from service.cost_models.data_sheets import ASSUMED, DataSheet, Processor
 from service.domain.error_law import QUANTILES, ErrorLaw, normal_scores
-from service.domain.id_counts import BIN_HIGH, BIN_LOW
-from service.domain.memory import optimizer_bytes
 from service.domain.plan import content_hash
-from service.domain.ports import Embeddings, Floats
-from service.domain.reuse import ReuseProfile, reuse_profile
-from service.domain.tables import HISTOGRAM_BINS, Optimizer, Table
+from service.domain.ports import Embeddings, Floats, Integers
+from service.domain.tables import DIM_MULTIPLE, Optimizer, Table
 
 ANALYTIC_VERSION = 2
 """Number in the versions' names; raised when a formula here changes."""
 
 ANALYTIC = "analytic-"
 """What marks the number in a version's name: ``h100/compute/analytic-2``."""
-
-TABLES, LOOKUPS, BAGS, DISTINCT, OUTPUT_BYTES, GRADIENT_FIRST, GRADIENT_AGAIN, STATE_BYTES = range(8)
-"""Columns of an embedding: counts of tables, lookups, bags and rows touched; bytes of pooled output; bytes of gradients
-that are read for the first time, and that were read before; bytes of optimizer state, read and written."""
-
-ROWS_FIRST = slice(8, 8 + HISTOGRAM_BINS)
-"""Columns of bytes of rows read for the first time, by the histogram bin of how often the row is looked up."""
-
-ROWS_AGAIN = slice(ROWS_FIRST.stop, ROWS_FIRST.stop + HISTOGRAM_BINS)
-"""Columns of bytes of rows read again, by the same bins."""
-
-EMBEDDING_SIZE = ROWS_AGAIN.stop
-"""Columns of an embedding."""
 
 FORWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "new rows", "row misses", "rows again",
                  "output")  # fmt: skip
@@ -51,14 +50,12 @@ BACKWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "sortin
                   "gradient misses", "gradients again", "updates", "optimizer state")  # fmt: skip
 """What the time of backward is the sum of."""
 
-_FLOAT_BYTES = 4
 _INDEX_BYTES = 8
 _GB_PER_S = 1e6
 """Bytes a millisecond."""
 
 _NORMAL = NormalDist()
 _ASSUMED_DEVIATION = float(np.log(ASSUMED.error_factor) / _NORMAL.inv_cdf(0.95))
-_TYPICAL_COUNTS = np.sqrt(BIN_LOW * BIN_HIGH.astype(np.float64))
 
 
 class AnalyticCompute:
@@ -78,14 +75,20 @@ class AnalyticCompute:
 
     def encode(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
         """What each of T tables adds to a device's work at a global batch size; [T, EMBEDDING_SIZE]."""
-        rows = [_quantities(table, batch_size, optimizer, self._operator.sector_bytes) for table in tables]
-        return np.array(rows, dtype=np.float32).reshape(len(tables), EMBEDDING_SIZE)
+        columns = np.array([[table.embedding_dim] for table in tables], dtype=np.int64).reshape(-1, 1)
+        return self.works(tables, columns, batch_size, optimizer)[:, 0].astype(np.float32)
+
+    def works(self, tables: Sequence[Table], columns: Integers, batch_size: int, optimizer: Optimizer) -> Floats:
+        """What slices of T tables add to a device's work; columns [T, W] -> [T, W, EMBEDDING_SIZE]."""
+        sector = self._operator.sector_bytes
+        rows = [work_of(t, wide, batch_size, optimizer, sector) for t, wide in zip(tables, columns, strict=True)]
+        return np.array(rows, dtype=np.float64).reshape(*columns.shape, EMBEDDING_SIZE)
 
     def head(self, sums: Embeddings) -> Floats:
         """Forward and backward compute in milliseconds for sums of embeddings; [..., EMBEDDING_SIZE] -> [..., 2]."""
         return np.stack([terms.sum(axis=-1) for terms in self.terms(sums)], axis=-1)
 
-    def terms(self, sums: Embeddings) -> tuple[Floats, Floats]:
+    def terms(self, sums: Embeddings | Floats) -> tuple[Floats, Floats]:
         """Milliseconds of each ``FORWARD_TERMS`` and ``BACKWARD_TERMS`` for sums of embeddings; [..., F], [..., B]."""
         work, operator = sums.astype(np.float64), self._operator
         tables, lookups, offsets = work[..., TABLES], work[..., LOOKUPS], work[..., BAGS] * _INDEX_BYTES
@@ -113,6 +116,43 @@ class AnalyticCompute:
             )
 
         return timed(operator.forward_kernels, forward), timed(operator.backward_kernels, backward)
+
+    def pooled_terms(self, works: Floats, devices: int) -> tuple[Floats, Floats]:
+        """Mean terms, at least, of devices that share this work of T tables; [T, EMBEDDING_SIZE] -> [F] and [B].
+
+        All terms but the launches and the misses are linear. Launches are paid in full: the device that costs the most
+        has work. Devices keep no more in their caches than one of all their bytes would if it could choose.
+        """
+        forward, backward = self.terms(works.sum(axis=0) / devices)
+        missed = (
+            self._pooled_misses(works[:, ROWS_FIRST], works[:, ROWS_AGAIN], devices),
+            self._pooled_misses(works[:, GRADIENT_FIRST], works[:, GRADIENT_AGAIN], devices)
+            / self._operator.gradient_share,
+        )
+        forward[FORWARD_TERMS.index("row misses")] = missed[0] / self._bytes_per_ms / devices
+        backward[BACKWARD_TERMS.index("gradient misses")] = missed[1] / self._bytes_per_ms / devices
+        return forward, backward
+
+    def least_costs(
+        self, tables: Sequence[Table], widths: Integers, batch_size: int, optimizer: Optimizer
+    ) -> AnalyticLeastCosts:
+        """What no device costs less than, whatever it holds of T tables; see the port."""
+        ones = np.ones(len(FORWARD_TERMS)), np.ones(len(BACKWARD_TERMS))
+        return self.corrected_least_costs(tables, widths, batch_size, optimizer, ones)
+
+    def corrected_least_costs(
+        self,
+        tables: Sequence[Table],
+        widths: Integers,
+        batch_size: int,
+        optimizer: Optimizer,
+        coefficients: tuple[Floats, Floats],
+    ) -> AnalyticLeastCosts:
+        """The same where each term of forward and backward is multiplied by at least these coefficients."""
+        before = np.concatenate([np.zeros_like(widths[:, :1]), widths[:, :-1]], axis=1)
+        columns = np.concatenate([np.minimum(before + DIM_MULTIPLE, widths), widths[:, -1:]], axis=1)
+        works = self.works(tables, columns, batch_size, optimizer)
+        return AnalyticLeastCosts(widths, works, self.terms, self.pooled_terms, coefficients)
 
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         """That nothing was measured and what changes that, and what the prices rest on besides the request."""
@@ -146,6 +186,16 @@ class AnalyticCompute:
         cached = 1.0 / self._operator.cache_speedup
         return ((1.0 - kept) * again).sum(axis=-1) * (1.0 - cached), again.sum(axis=-1) * cached
 
+    def _pooled_misses(self, first: Floats, again: Floats, devices: int) -> float:
+        """What misses cost at least more than hits, bytes, where the caches keep what is read most often; any shape."""
+        sizes, repeats = first.ravel(), again.ravel()
+        order = np.argsort(np.divide(sizes, repeats, out=np.full_like(sizes, np.inf), where=repeats > 0))
+        sizes, repeats = sizes[order], repeats[order]
+        before = np.cumsum(sizes) - sizes
+        room = np.clip(self._cache_bytes * devices - before, 0.0, sizes)
+        kept = np.divide(room, sizes, out=np.ones_like(sizes), where=sizes > 0)
+        return float(((1.0 - kept) * repeats).sum()) * (1.0 - 1.0 / self._operator.cache_speedup)
+
 
 class AnalyticCommunication:
     """Prices all-to-all exchanges by a data sheet: latency + bytes / bandwidth; implements ``CommunicationCostModel``.
@@ -170,6 +220,10 @@ class AnalyticCommunication:
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return self._exchange(widths, batch_size)
+
+    def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
+        """Both exchanges of equally wide devices, see the port: where one sends less, it receives more."""
+        return 2.0 * float(self._exchange(np.full(devices, width / devices), batch_size)[0])
 
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         """That nothing was measured and what changes that, and what is taken for granted of many devices."""
@@ -242,37 +296,3 @@ def _assumed_law(devices: int, kinds: int) -> ErrorLaw:
     """A normal law of the logarithm that has nine tenths within the assumed factor."""
     quantiles = np.tile(normal_scores(QUANTILES), (kinds, 1))
     return ErrorLaw(np.full((devices, kinds), _ASSUMED_DEVIATION), quantiles, ASSUMED.error_shared)
-
-
-def _quantities(table: Table, batch_size: int, optimizer: Optimizer, sector_bytes: int) -> Floats:
-    def whole_sectors(size: int) -> int:
-        return -(-size // sector_bytes) * sector_bytes
-
-    profile = reuse_profile(table, batch_size)
-    row = whole_sectors(table.row_bytes)
-    gradient = whole_sectors(table.embedding_dim * _FLOAT_BYTES)
-    moments = 2 if optimizer is Optimizer.ADAM else 1
-    state = moments * whole_sectors(optimizer_bytes(table, optimizer) // table.num_embeddings // moments)
-    bags = batch_size * table.num_features
-    read_bags = min(bags, profile.lookups)
-    work = np.zeros(EMBEDDING_SIZE)
-    work[TABLES] = 1
-    work[LOOKUPS] = profile.lookups
-    work[BAGS] = bags
-    work[DISTINCT] = profile.distinct
-    work[OUTPUT_BYTES] = bags * table.embedding_dim * _FLOAT_BYTES
-    work[GRADIENT_FIRST] = read_bags * gradient
-    work[GRADIENT_AGAIN] = (profile.lookups - read_bags) * gradient
-    work[STATE_BYTES] = 2 * profile.distinct * state
-    work[ROWS_FIRST] = profile.distinct * profile.fractions * row
-    work[ROWS_AGAIN] = _repeats(profile) * row
-    return work
-
-
-def _repeats(profile: ReuseProfile) -> Floats:
-    """Lookups of ids that occurred before, by bin; [17]. Their sum is exact, the shares are by typical counts."""
-    weights = profile.fractions * (_TYPICAL_COUNTS - 1)
-    if not weights.any():
-        weights = profile.fractions
-    total = float(weights.sum())
-    return np.asarray(weights * (max(profile.lookups - profile.distinct, 0.0) / total if total else 0.0))

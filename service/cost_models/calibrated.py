@@ -13,15 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from service.cost_models.analytic import (
-    ANALYTIC_VERSION,
-    BACKWARD_TERMS,
-    BAGS,
-    EMBEDDING_SIZE,
-    FORWARD_TERMS,
-    LOOKUPS,
-    AnalyticCompute,
-)
+from service.cost_models.analytic import ANALYTIC_VERSION, BACKWARD_TERMS, FORWARD_TERMS, AnalyticCompute
+from service.cost_models.analytic_bound import AnalyticLeastCosts
+from service.cost_models.analytic_work import BAGS, EMBEDDING_SIZE, LOOKUPS
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
 from service.cost_models.data_sheets import Figure, Processor
@@ -29,7 +23,7 @@ from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.operators import Operator
 from service.domain.error_law import ErrorLaw
 from service.domain.errors import DamagedArtifact
-from service.domain.ports import Embeddings, Floats
+from service.domain.ports import Embeddings, Floats, Integers
 from service.domain.tables import DataType, Optimizer, Table
 
 CALIBRATED = "calibrated"
@@ -109,6 +103,17 @@ class CalibratedCompute:
             ],
             axis=-1,
         )
+
+    def least_costs(
+        self, tables: Sequence[Table], widths: Integers, batch_size: int, optimizer: Optimizer
+    ) -> AnalyticLeastCosts:
+        """What no device costs less than, whatever it holds of T tables; see the port.
+
+        A coefficient is at least the smallest of the kinds that there are.
+        """
+        kinds = sorted({KINDS.index((optimizer, table.data_type)) for table in tables})
+        forward, backward = (np.exp(common + own[kinds].min(axis=0)) for common, own in self._coefficients)
+        return self._analytic.corrected_least_costs(tables, widths, batch_size, optimizer, (forward, backward))
 
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
         """That few measurements are behind the prices, and what these rest on besides the request."""

@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
+from service.cost_models.communication_bound import least_exchange_ms
 from service.cost_models.error_model import ExchangeErrors
 from service.domain.error_law import ErrorLaw
 from service.domain.ports import BACKWARD, FORWARD, Floats
@@ -112,6 +113,10 @@ class CommunicationModel:
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
         return self._price(widths, np.zeros_like(widths), batch_size, BACKWARD)
+
+    def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
+        """What exchanges add at least, see the port."""
+        return least_exchange_ms(self._w, width, devices, batch_size, CORRECTION_LIMIT)
 
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         """What the prices of exchanges of these widths and waits, [D] each, rest on besides the request."""

@@ -26,14 +26,15 @@ import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.assumptions import listed, reuse_assumptions
+from service.cost_models.compute_bound import LearnedLeastCosts
 from service.cost_models.error_model import ComputeErrors
-from service.cost_models.features import FEATURES_VERSION, GROWING, WIDTH, WORK, table_features
+from service.cost_models.features import FEATURES_VERSION, GROWING, WIDTH, WORK, table_features, width_features
 from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.novelty import Novelty
 from service.domain.error_law import ErrorLaw
 from service.domain.errors import DamagedArtifact
-from service.domain.ports import Embeddings, Floats
-from service.domain.tables import DataType, Optimizer, Table
+from service.domain.ports import Embeddings, Floats, Integers
+from service.domain.tables import DIM_MULTIPLE, DataType, Optimizer, Table
 
 FUSION_LIMIT = 2.0
 """Tables together cost at most this many times what the additive part says."""
@@ -101,33 +102,59 @@ class ComputeModel:
 
         An optimizer or precision that was not measured is priced as the measured one that is nearest.
         """
-        measured = self._measured
-        as_measured = [replace(t, data_type=DataType(_nearest(t.data_type, measured.data_types))) for t in tables]
-        known = Optimizer(_nearest(optimizer, measured.optimizers))
-        return self.embed(table_features(as_measured, batch_size, known))
+        return self.embed(self._features(tables, batch_size, optimizer))
 
     def embed(self, features: Embeddings) -> Embeddings:
         """Embeddings of T rows of ``table_features``; [T, F] -> [T, H]."""
+        widths = features[:, WIDTH].astype(np.float64)
+        embeddings = (self._parts(features) * widths[:, None, :]).sum(axis=2)
+        return np.asarray(embeddings, dtype=np.float32)
+
+    def _features(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
+        return table_features(
+            self._as_measured(tables), batch_size, Optimizer(_nearest(optimizer, self._measured.optimizers))
+        )
+
+    def _as_measured(self, tables: Sequence[Table]) -> list[Table]:
+        known = self._measured.data_types
+        return [replace(table, data_type=DataType(_nearest(table.data_type, known))) for table in tables]
+
+    def _parts(self, features: Embeddings) -> Floats:
+        """What each feature of width is multiplied by, the same for all slices of a table; [T, F] -> [T, H, P]."""
         w = self._w
         x = (features[:, WORK] - w["feature_mean"]) / w["feature_scale"]
         growing, free = x[:, GROWING] @ w["table.0.growing"].T, x[:, GROWING.stop :] @ w["table.0.free"].T
         hidden = activation(growing + free + w["table.0.bias"])
         log_parts = hidden @ w["table.1.growing"].T + w["table.1.bias"]
         parts = np.exp(np.clip(log_parts, -EMBEDDING_LIMIT, EMBEDDING_LIMIT))
-        widths = features[:, WIDTH].astype(np.float64)
-        embeddings = (parts.reshape(len(features), -1, widths.shape[1]) * widths[:, None, :]).sum(axis=2)
-        return np.asarray(embeddings, dtype=np.float32)
+        return parts.reshape(len(features), -1, WIDTH.stop - WIDTH.start)
 
-    def head(self, sums: Embeddings) -> Floats:
+    def head(self, sums: Embeddings | Floats) -> Floats:
         """Costs in milliseconds for sums of embeddings; [..., H] -> [..., K]."""
         w, z = self._w, sums.astype(np.float64)
-        hidden = activation(np.log(z + LOG_FLOOR) / LOG_SCALE @ w["head.0.growing"].T + w["head.0.bias"])
-        raw = hidden @ w["head.1.growing"].T + w["head.1.bias"]
-        factor = FUSION_LIMIT ** (0.5 + 0.5 * np.tanh(0.5 * raw))
+        factor = self._factor(np.log(z + LOG_FLOOR) / LOG_SCALE @ w["head.0.growing"].T + w["head.0.bias"])
         empty = z.sum(axis=-1, keepdims=True) <= 0
         return np.where(empty, 0.0, self.additive(sums) * factor)
 
-    def additive(self, sums: Embeddings) -> Floats:
+    def _factor(self, seen: Floats) -> Floats:
+        """What the additive part is multiplied by, from pre-activations of the hidden units; [..., B] -> [..., K]."""
+        raw = activation(seen) @ self._w["head.1.growing"].T + self._w["head.1.bias"]
+        return np.asarray(FUSION_LIMIT ** (0.5 + 0.5 * np.tanh(0.5 * raw)))
+
+    def least_costs(
+        self, tables: Sequence[Table], widths: Integers, batch_size: int, optimizer: Optimizer
+    ) -> LearnedLeastCosts:
+        """What no device costs less than, whatever it holds of T tables; see the port."""
+        parts = self._parts(self._features(tables, batch_size, optimizer))
+        item_bytes = np.array([table.data_type.item_bytes for table in self._as_measured(tables)])[:, None]
+        before = np.concatenate([np.zeros_like(widths[:, :1]), widths[:, :-1]], axis=1)
+        narrowest, widest = (
+            width_features(columns, item_bytes) @ parts.transpose(0, 2, 1)
+            for columns in (np.minimum(before + DIM_MULTIPLE, widths), widths)
+        )
+        return LearnedLeastCosts(widths, narrowest, widest, self.head, self._factor, self._w, LOG_SCALE)
+
+    def additive(self, sums: Embeddings | Floats) -> Floats:
         """The subadditive part of ``head``, never above it, milliseconds; [..., H] -> [..., K]."""
         return np.asarray(sums.astype(np.float64) @ self._w["additive"].T + self._w["constant"])
 

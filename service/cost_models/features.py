@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from service.domain.id_counts import BIN_HIGH
-from service.domain.ports import Embeddings, Floats
+from service.domain.ports import Embeddings, Floats, Integers
 from service.domain.reuse import reuse_profile
 from service.domain.tables import DataType, Optimizer, PoolingMode, Table
 
@@ -61,7 +61,8 @@ def table_features(tables: Sequence[Table], batch_size: int, optimizer: Optimize
     """Features of T tables (or slices) at a global batch size; [T, len(FEATURE_NAMES)], not standardised."""
     work = [_work(table.nameless().sliced(0), batch_size, optimizer) for table in tables]
     columns = np.array(work, dtype=np.float32).reshape(len(tables), WORK.stop)
-    return np.concatenate([columns, _widths(tables).astype(np.float32)], axis=1)
+    dims, item_bytes = np.array([(t.embedding_dim, t.data_type.item_bytes) for t in tables]).reshape(-1, 2).T
+    return np.concatenate([columns, width_features(dims, item_bytes).astype(np.float32)], axis=1)
 
 
 @lru_cache(maxsize=65536)
@@ -80,10 +81,9 @@ def _work(table: Table, batch_size: int, optimizer: Optimizer) -> tuple[float, .
     return (*growing.tolist(), float(np.log2(1.0 + table.num_embeddings)), *map(float, kinds))
 
 
-def _widths(tables: Sequence[Table]) -> Floats:
-    """Features of width; [T, len(WIDTH_NAMES)]."""
-    output = _FLOAT_BYTES * np.array([table.embedding_dim for table in tables], dtype=np.float64)
-    row = np.array([table.row_bytes for table in tables], dtype=np.float64)
+def width_features(columns: Integers, item_bytes: Integers) -> Floats:
+    """Features of slices of this many columns, of weights of this many bytes; [...] each -> [..., len(WIDTH_NAMES)]."""
+    output, row = columns * np.float64(_FLOAT_BYTES), columns * item_bytes.astype(np.float64)
     lines = [np.ceil(row / unit) * unit for unit in (_CACHE_LINE_BYTES, _HALF_LINE_BYTES)]
-    columns = [output, *(np.minimum(output, cap) for cap in _CAPS_BYTES), *lines]
-    return np.stack([np.ones_like(output), *(column / _WIDTH_UNIT for column in columns)], axis=1)
+    found = [output, *(np.minimum(output, cap) for cap in _CAPS_BYTES), *lines]
+    return np.stack([np.ones_like(output), *(each / _WIDTH_UNIT for each in found)], axis=-1)

@@ -12,6 +12,7 @@ from service.domain.measurements import CommunicationMeasurement, ComputeMeasure
 from service.domain.tables import Optimizer, Table
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Embeddings = NDArray[np.float32]
 
 FORWARD, BACKWARD = 0, 1
@@ -19,6 +20,32 @@ FORWARD, BACKWARD = 0, 1
 
 COMPUTE_TOTAL = 2
 """Position, after these two, of their sum in the law that ``ComputeCostModel.errors`` tells."""
+
+
+class LeastCosts(Protocol):
+    """Compute that devices have at least, in milliseconds, from what they hold of T tables; made for G widths a table.
+
+    A device may hold more of these tables than it is said to, and its columns of a table may be one slice or several.
+    """
+
+    @property
+    def alone(self) -> Floats:
+        """Of a device with more columns of a table than the width before this one, any for the first; [T, G].
+
+        Columns and widths are multiples of 4.
+        """
+
+    def together(self, held: Sequence[Sequence[int]]) -> Floats:
+        """Of devices that hold these tables whole, by their positions; N lists -> [N]."""
+
+    def shared(self, tables: Integers, widest: Integers, devices: int) -> float:
+        """Of the dearest of the devices that hold all of these tables between them; infinite where they cannot.
+
+        Args:
+            tables: positions of K tables; [K].
+            widest: position of the width that no device holds more columns of a table than; [K].
+            devices: how many there are.
+        """
 
 
 class ComputeCostModel(Protocol):
@@ -39,6 +66,18 @@ class ComputeCostModel(Protocol):
         """Forward and backward compute in milliseconds for sums of embeddings; [..., H] -> [..., 2].
 
         An empty device (a sum of zeros) costs 0.
+        """
+
+    def least_costs(
+        self, tables: Sequence[Table], widths: Integers, batch_size: int, optimizer: Optimizer
+    ) -> LeastCosts:
+        """What no device costs less than, whatever it holds of T tables.
+
+        Args:
+            tables: all that any device may hold.
+            widths: multiples of 4, ascending, the last of each row the table's own; [T, G].
+            batch_size: the global batch.
+            optimizer: the fused optimizer.
         """
 
     def assumptions(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> list[str]:
@@ -83,6 +122,12 @@ class CommunicationCostModel(Protocol):
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging gradients; output widths of D devices [..., D] -> [..., D]."""
+
+    def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
+        """Milliseconds that exchanges add to a plan at least, however two or more devices share these output columns.
+
+        The backward exchange of any one device, and the largest forward transfer whatever the waits: the two together.
+        """
 
     def assumptions(self, widths: Floats, wait_ms: Floats, batch_size: int) -> list[str]:
         """Sentences that say what the model had to assume about exchanges of D devices of these widths, [D]."""

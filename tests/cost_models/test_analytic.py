@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 
 from service.cost_models.analytic import (
     BACKWARD_TERMS,
-    EMBEDDING_SIZE,
     FORWARD_TERMS,
+    AnalyticCommunication,
+    AnalyticCompute,
+    fingerprint,
+    is_analytic,
+)
+from service.cost_models.analytic_work import (
+    EMBEDDING_SIZE,
     GRADIENT_AGAIN,
     GRADIENT_FIRST,
     LOOKUPS,
     ROWS_AGAIN,
     ROWS_FIRST,
     TABLES,
-    AnalyticCommunication,
-    AnalyticCompute,
-    fingerprint,
-    is_analytic,
 )
 from service.cost_models.assumptions import memory_assumptions, reuse_assumptions
 from service.cost_models.data_sheets import ASSUMED, DATA_SHEETS, PROCESSORS, Figure, Link

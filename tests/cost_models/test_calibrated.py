@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.cost_models.analytic import BAGS, EMBEDDING_SIZE, LOOKUPS, ROWS_AGAIN, ROWS_FIRST, TABLES
+from service.cost_models.analytic_work import BAGS, EMBEDDING_SIZE, LOOKUPS, ROWS_AGAIN, ROWS_FIRST, TABLES
 from service.cost_models.calibrated import KINDS, WEIGHT_SHAPES, CalibratedCompute, Calibration
 from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.ports import Embeddings
