@@ -9,9 +9,9 @@ import numpy as np
 from service.domain.plan import Problem
 from service.domain.ports import CostModels, Integers, LeastCosts
 from service.domain.tables import DIM_MULTIPLE, Table
+from service.search.catalogue import TICKS_PER_MS
 from service.search.cuts import can_be_cut
 from service.search.rules import Rules
-from service.search.workspace import TICKS_PER_MS
 
 _WIDTHS = 16
 """Widths of a table that are told apart; all there are of one of up to 64 columns."""

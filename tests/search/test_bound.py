@@ -19,10 +19,11 @@ from service.domain.ports import CostModels
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.bound import lower_bound_ms
+from service.search.catalogue import TICKS_PER_MS, Integers
 from service.search.cuts import can_be_cut, even_widths
 from service.search.rules import Rules
 from service.search.simulator import simulate
-from service.search.workspace import TICKS_PER_MS, Integers, Workspace
+from service.search.workspace import Workspace
 from tests.cost_models.small_model import EXCHANGES, MEASURED, exchange_weights, weights
 from tests.cost_models.test_calibrated import with_coefficients
 from tests.fakes import fake_models
@@ -62,7 +63,15 @@ def constrained(draw: st.DrawFn) -> Problem:
 
 
 def _cheapest_ms(problem: Problem, models: CostModels, slices: list[Slice], placements: Integers) -> float:
-    return float(simulate(Workspace.of(problem, slices, models), placements).plan.min()) / TICKS_PER_MS
+    """Least cost of placements of slices; tables that are on one device together are one piece of the workspace."""
+    space, rules = Workspace.of(problem, slices, models), Rules.of(problem)
+    units = [rules.units[rules.unit_of[piece.table]] for piece in slices]
+    pieces = [
+        n
+        for n, (unit, piece) in enumerate(zip(units, slices, strict=True))
+        if len(unit) == 1 or (piece.table == unit[0] and piece.start == 0)
+    ]
+    return float(simulate(space, placements[:, pieces]).plan.min()) / TICKS_PER_MS
 
 
 def _cuts(table: Table, constraints: Constraints) -> Iterator[tuple[int, ...]]:
