@@ -251,7 +251,10 @@ def exchange_features(widths: Floats, waited: Floats, batch_size: int | Floats) 
         np.log(np.float64(devices)),
         waited,
     )
-    return np.stack([np.broadcast_to(column, widths.shape) for column in columns], axis=-1)
+    features = np.empty((*widths.shape, len(columns)))
+    for i, column in enumerate(columns):
+        features[..., i] = column
+    return features
 
 
 def _sent_and_received(widths: Floats, batch_size: int | Floats) -> tuple[Floats, Floats]:
