@@ -104,15 +104,17 @@ class CommunicationModel:
     def forward_transfer(self, widths: Floats, wait_ms: Floats, batch_size: int) -> Floats:
         """Milliseconds of exchanging pooled vectors once all have started; widths and waits [..., D] -> [..., D].
 
-        Nobody's wait saves more than it takes: the transfer is no shorter than without waits, less the longest wait.
+        The longest is no shorter than it were with the columns spread evenly, see ``_no_shorter``.
         """
-        together = self._price(widths, np.zeros_like(widths), batch_size, FORWARD)
-        later = self._price(widths, wait_ms, batch_size, FORWARD)
-        return np.asarray(np.maximum(later, together - wait_ms.max(axis=-1, keepdims=True)))
+        return _no_shorter(
+            self._forward(widths, wait_ms, batch_size), self._forward(_even(widths), wait_ms, batch_size)
+        )
 
     def backward(self, widths: Floats, batch_size: int) -> Floats:
-        """Milliseconds of exchanging gradients; [..., D] -> [..., D]."""
-        return self._price(widths, np.zeros_like(widths), batch_size, BACKWARD)
+        """Milliseconds of exchanging gradients; [..., D] -> [..., D]. The longest as in ``forward_transfer``."""
+        together = np.zeros_like(widths)
+        even = self._price(_even(widths), together, batch_size, BACKWARD)
+        return _no_shorter(self._price(widths, together, batch_size, BACKWARD), even)
 
     def least_exchange(self, width: int, devices: int, batch_size: int) -> float:
         """What exchanges add at least, see the port."""
@@ -131,6 +133,12 @@ class CommunicationModel:
             raise ValueError(f"{self._version} has no errors fitted")
         return self._errors.law(costs, widths, batch_size, octaves_beyond(self._measured, widths, batch_size))
 
+    def _forward(self, widths: Floats, wait_ms: Floats, batch_size: int) -> Floats:
+        """Nobody's wait saves more than it takes: no shorter than without waits, less the longest wait."""
+        together = self._price(widths, np.zeros_like(widths), batch_size, FORWARD)
+        later = self._price(widths, wait_ms, batch_size, FORWARD)
+        return np.asarray(np.maximum(later, together - wait_ms.max(axis=-1, keepdims=True)))
+
     def _price(self, widths: Floats, wait_ms: Floats, batch_size: int, output: int) -> Floats:
         if widths.shape[-1] == 1:
             return np.zeros_like(widths)
@@ -145,6 +153,21 @@ class CommunicationModel:
         mixed = np.maximum(hidden @ w["own.weight"].T + others + w["own.bias"], 0)
         raw = mixed @ w["out.weight"][output] + w["out.bias"][output]
         return np.asarray(base * np.exp(CORRECTION_LIMIT * np.tanh(raw / CORRECTION_LIMIT)))
+
+
+def _even(widths: Floats) -> Floats:
+    """The same columns spread evenly over the devices; [..., D]."""
+    return np.broadcast_to(widths.mean(axis=-1, keepdims=True), widths.shape)
+
+
+def _no_shorter(prices: Floats, even: Floats) -> Floats:
+    """Prices of D devices, raised alike where the longest would be shorter than that with even widths; [..., D] each.
+
+    The device with the most columns has more to send then, and all wait for it. A network that was only trained on
+    measurements knows sets of widths that it prices lower, and a search finds them.
+    """
+    longest, longest_even = (each.max(axis=-1, keepdims=True) for each in (prices, even))
+    return np.asarray(prices * np.maximum(longest_even / np.maximum(longest, LEAST_MS), 1.0))
 
 
 def octaves_beyond(measured: MeasuredExchanges, widths: Floats, batch_size: int) -> Floats:

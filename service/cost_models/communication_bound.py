@@ -29,7 +29,8 @@ def least_exchange_ms(
 ) -> float:
     """What ``CommunicationCostModel.least_exchange`` tells, from the model's arrays and ``CORRECTION_LIMIT``."""
     cells = _Cells(weights, width, devices, batch_size, limit)
-    return _CLOSE * float((cells.least(BACKWARD) + cells.least(FORWARD)).min())
+    forward = np.maximum(cells.least(FORWARD), cells.least_even_forward())
+    return _CLOSE * float((cells.least(BACKWARD) + forward).min())
 
 
 class _Cells:
@@ -77,6 +78,28 @@ class _Cells:
         if output == BACKWARD:
             return least
         return np.maximum(least, self._price(output, self._most[:, None], may_wait, others, (at_least, at_most))[:, 0])
+
+    def least_even_forward(self) -> float:
+        """Least of the largest forward price with even widths, which no other widths are below, whatever the waits.
+
+        It is no less than that of the device that starts last; the others are between not waiting and only waiting.
+        """
+        w, unit, others = self._w, self._unit, self._devices - 1.0
+        sent, all_sent = np.log1p(unit * others), np.log1p(unit * others * self._devices)
+        about = (np.log(np.float64(self._batch_size)), np.log(np.float64(self._devices)))
+        features = np.array([[sent, sent, sent, all_sent, 1.0, *about, waited] for waited in (0.0, 1.0)])
+        ends = np.clip(features, w["feature_low"], w["feature_high"]) @ self._weight.T + self._bias
+        ends = np.maximum(ends, 0.0)
+        low, high = ends.min(axis=0), ends.max(axis=0)
+        own = w["own.weight"] @ ends[0] + w["own.bias"]
+        seen = _least(w["mean.weight"], low, high) + _least(w["most.weight"], low, high)
+        most = _least(w["mean.weight"], high, low) + _least(w["most.weight"], high, low)
+        out = w["out.weight"][FORWARD]
+        least, largest = np.maximum(own + seen, 0.0), np.maximum(own + most, 0.0)
+        raw = w["out.bias"][FORWARD] + float(_least_each(out, least, largest))
+        quantities = np.array([1.0, unit * others, unit * others, unit * others * self._devices])
+        physical = max(float(quantities @ w["base"][FORWARD]), 0.0)
+        return physical * float(np.exp(self._limit * np.tanh(raw / self._limit)))
 
     def _price(
         self, output: int, parts: Floats, waited: Floats, others: tuple[Floats, Floats], maxima: tuple[Floats, Floats]
