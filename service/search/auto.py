@@ -18,31 +18,41 @@ _NEUROSHARD_SHARE = 0.6
 
 
 def auto(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
-    """The cheapest plan of the greedy heuristics, of NeuroShard and of a local search from the best of these.
+    """The plan that can be expected to cost the least, of those predicted to cost no more than any that was made.
+
+    These are the greedy heuristics' and NeuroShard's; from the best, improved, a local search goes on.
 
     Raises:
         NoPlanInTime: the deadline passed before a placement was found.
         Infeasible: no placement fits, or none was found.
     """
-    plans, finished = _greedy_plans(workspace, deadline)
+    made, tried, finished = _greedy_plans(workspace, deadline)
     try:
-        found = neuroshard(workspace, deadline.share(_NEUROSHARD_SHARE) if plans else deadline)
-        plans.append(Refinement(Holdings.of(found.workspace, found.placement)))
-        finished = finished and not found.cut_short and plans[-1].descend(deadline)
+        found = neuroshard(workspace, deadline.share(_NEUROSHARD_SHARE) if made else deadline)
+        made.append(Refinement(Holdings.of(found.workspace, found.placement)))
+        finished = finished and not found.cut_short
     except NoPlanInTime:
-        if not plans:
+        if not made:
             raise
         finished = False
-    best, ended = improve(min(plans, key=lambda plan: plan.cost), seed, deadline)
+    limit = min(plan.cost for plan in made)
+    for plan in (*made, *tried):
+        plan.limit = limit
+    start = min((plan for plan in (*made, *tried) if plan.cost <= limit), key=lambda plan: plan.worth)
+    best, ended = improve(start, seed, deadline)
     space, placement = best.holdings.workspace()
     return Found(space, placement, cut_short=not (finished and ended))
 
 
-def _greedy_plans(workspace: Workspace, deadline: Deadline) -> tuple[list[Refinement], bool]:
-    """The greedy heuristics' plans, improved in turn while their part of the time lasts; and whether all were."""
+def _greedy_plans(workspace: Workspace, deadline: Deadline) -> tuple[list[Refinement], list[Refinement], bool]:
+    """The greedy heuristics' plans as they are, cheapest first, and improved while their part of the time lasts.
+
+    Last, whether all were improved to the end.
+    """
     share = deadline.share(_GREEDY_SHARE)
     placements = [greedy_placement(workspace, weight, deadline) for weight in WEIGHTS.values()]
     plans = [Refinement(Holdings.of(workspace, placement)) for placement in placements if placement is not None]
     plans.sort(key=lambda plan: plan.cost)
-    ended = [plan.descend(share) for plan in plans]
-    return plans, all(ended)
+    tried = [plan.copy() for plan in plans]
+    ended = [plan.descend(share) for plan in tried]
+    return plans, tried, all(ended)

@@ -11,15 +11,23 @@ STALE = 60
 
 
 def improve(plan: Refinement, seed: int, deadline: Deadline) -> tuple[Refinement, bool]:
-    """A plan no dearer than the one given, which is improved itself; and whether the search came to its end."""
+    """A plan that is better than the one given, or that one; and whether the search came to its end.
+
+    Args:
+        plan: to start from, which stays as it is; what is found is predicted to cost no more than its limit.
+        seed: of the kicks.
+        deadline: when the best so far is returned.
+    """
     generator = np.random.default_rng(seed)
-    best, finished, stale = plan, plan.descend(deadline), 0
-    while stale < STALE and finished:
+    best, tried = plan, plan.copy()
+    finished, stale = tried.descend(deadline), 0
+    while True:
+        if tried.worth < best.worth and tried.cost <= best.limit:
+            best, stale = tried, 0
+        finished = finished and not deadline.passed()
+        if stale == STALE or not finished:
+            return best, finished
         tried = best.copy()
         stale += 1
         if kick(tried, generator):
             finished = tried.descend(deadline)
-            if tried.cost < best.cost:
-                best, stale = tried, 0
-        finished = finished and not deadline.passed()
-    return best, finished

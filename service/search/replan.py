@@ -45,7 +45,9 @@ def replan(workspace: Workspace, search: Search, running: Running, seed: int, de
     plans = []
     start, finished = _started(workspace, moved), True
     if start is not None:
-        plan, finished = improve(Refinement(start, moved.accepts), seed, deadline.share(_RUNNING_SHARE))
+        plan = Refinement(start, moved.accepts)
+        plan.limit = plan.cost
+        plan, finished = improve(plan, seed, deadline.share(_RUNNING_SHARE))
         plans.append(plan)
     try:
         fresh = search(workspace, seed, deadline)

@@ -44,8 +44,10 @@ def test_is_never_dearer_than_any_other_algorithm_and_the_same_twice(problem: Pr
         return
     assert not found.cut_short
     for algorithm, search in SEARCHES.items():
-        if algorithm != "random":
-            assert cost(found) <= cost(search(space, 0, Deadline()))
+        try:
+            assert algorithm == "random" or cost(found) <= cost(search(space, 0, Deadline()))
+        except Infeasible:
+            continue
     again = auto(space_of(problem), 0, Deadline())
     assert shards_of(again.workspace, again.placement) == shards_of(found.workspace, found.placement)
 

@@ -59,15 +59,16 @@ def assert_valid(problem: Problem, holdings: Holdings) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 99))
-def test_a_descent_ends_with_a_valid_plan_that_is_no_dearer(problem: Problem, seed: int) -> None:
+def test_a_descent_ends_with_a_valid_plan_that_is_expected_to_cost_no_more(problem: Problem, seed: int) -> None:
     holdings = start(problem, seed)
     if holdings is None:
         return
-    before = simulated(holdings)
     plan = Refinement(holdings)
-    assert plan.cost == before
+    assert plan.cost == simulated(holdings)
+    before = plan.worth
     assert plan.descend(Deadline())
-    assert plan.cost == simulated(plan.holdings) <= before
+    assert plan.cost == simulated(plan.holdings)
+    assert plan.cost <= plan.worth <= before
     assert_valid(problem, plan.holdings)
 
 
@@ -125,6 +126,16 @@ def test_an_uneven_cut_is_found() -> None:
     assert widths[0] < 64 < widths[1]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_no_plan_above_the_limit_is_found(seed: int) -> None:
+    holdings = start(_skewed(), seed)
+    assert holdings is not None
+    plan = Refinement(holdings)
+    limit = plan.limit = plan.cost - 1
+    found, _ = improve(plan, seed, Deadline())
+    assert found.cost <= limit or list(found.holdings.pieces()) == list(plan.holdings.pieces())
+
+
 def test_what_is_not_accepted_is_not_changed() -> None:
     holdings = start(_skewed())
     assert holdings is not None
@@ -144,7 +155,9 @@ def test_a_deadline_leaves_a_valid_plan_that_is_no_dearer(checks: int) -> None:
     holdings = start(problem)
     assert holdings is not None
     before, ticking = simulated(holdings), itertools.count()
-    plan, finished = improve(Refinement(holdings), 0, Deadline(float(checks), lambda: float(next(ticking))))
+    plan, finished = improve(
+        Refinement(holdings, limit=before), 0, Deadline(float(checks), lambda: float(next(ticking)))
+    )
     assert not finished
     assert plan.cost <= before
     assert_valid(problem, plan.holdings)
