@@ -1,5 +1,7 @@
 """The portfolio behind ``auto``: cheap plans first, then NeuroShard's, each improved; the best plan seen."""
 
+from collections.abc import Iterable
+
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime
 from service.search.feasibility import Found
@@ -13,6 +15,9 @@ from service.search.workspace import Workspace
 _GREEDY_SHARE = 0.2
 """Part of the time in which greedy plans are improved, before NeuroShard's turn."""
 
+_TOLD_APART = 0.99
+"""What brings less than a hundredth is no better as far as the models can tell, only more of a chance find."""
+
 _NEUROSHARD_SHARE = 0.6
 """Part of the time then left that NeuroShard may take."""
 
@@ -20,7 +25,8 @@ _NEUROSHARD_SHARE = 0.6
 def auto(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
     """The plan that can be expected to cost the least, of those predicted to cost no more than any that was made.
 
-    These are the greedy heuristics' and NeuroShard's; from the best, improved, a local search goes on.
+    These are the greedy heuristics' and NeuroShard's; from the best, improved, a local search goes on. The plan is as
+    it was made where NeuroShard came to its end and all else brings next to nothing.
 
     Raises:
         NoPlanInTime: the deadline passed before a placement was found.
@@ -30,18 +36,24 @@ def auto(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
     try:
         found = neuroshard(workspace, deadline.share(_NEUROSHARD_SHARE) if made else deadline)
         made.append(Refinement(Holdings.of(found.workspace, found.placement)))
-        finished = finished and not found.cut_short
+        whole = not found.cut_short
     except NoPlanInTime:
         if not made:
             raise
-        finished = False
+        whole = False
     limit = min(plan.cost for plan in made)
     for plan in (*made, *tried):
         plan.limit = limit
-    start = min((plan for plan in (*made, *tried) if plan.cost <= limit), key=lambda plan: plan.worth)
+    cheapest, start = (_best(plans, limit) for plans in (made, (*made, *tried)))
     best, ended = improve(start, seed, deadline)
-    space, placement = best.holdings.workspace()
-    return Found(space, placement, cut_short=not (finished and ended))
+    alike = best.worth > _TOLD_APART * cheapest.worth and best.cost > _TOLD_APART * cheapest.cost
+    kept = cheapest if whole and alike else best
+    space, placement = kept.holdings.workspace()
+    return Found(space, placement, cut_short=not (finished and whole and ended))
+
+
+def _best(plans: Iterable[Refinement], limit: int) -> Refinement:
+    return min((plan for plan in plans if plan.cost <= limit), key=lambda plan: plan.worth)
 
 
 def _greedy_plans(workspace: Workspace, deadline: Deadline) -> tuple[list[Refinement], list[Refinement], bool]:

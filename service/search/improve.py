@@ -6,7 +6,7 @@ from service.domain.deadline import Deadline
 from service.search.kicks import kick
 from service.search.refine import Refinement
 
-STALE = 60
+STALE = 30
 """Kicks without a better plan after which the search ends."""
 
 
