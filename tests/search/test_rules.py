@@ -31,6 +31,14 @@ def test_whole_groups_are_apart_from_what_one_of_their_tables_is_apart_from() ->
     assert rules.cliques == ((0, 1), (1, 2))
 
 
+def test_the_order_of_names_and_of_colocated_groups_changes_nothing() -> None:
+    chain = (("d", "c"), ("b", "x", "a"), ("c", "b"))
+    expected = _rules("abcdef", 3, colocate=chain, separate=(("a", "e", "f"),))
+    found = _rules("abcdef", 3, colocate=tuple(group[::-1] for group in chain[::-1]), separate=(("f", "e", "a"),))
+    assert expected.units == found.units == ((0, 1, 2, 3), (4,), (5,))
+    assert expected.cliques == found.cliques == ((0, 1, 2),)
+
+
 def test_names_that_no_table_has_bind_nothing() -> None:
     assert not _rules("ab", 2, pin={"x": (0,)}, colocate=(("a", "x"),), separate=(("x", "b"),)).bind
 
