@@ -86,15 +86,15 @@ def _positions(index: Mapping[str, int], names: Sequence[str]) -> list[int]:
 
 
 class Presence:
-    """Which units that must be apart from others are on the devices of R rows of D devices."""
+    """Which units the devices of R rows of D devices may no longer take, because of others that are there."""
 
     def __init__(self, rules: Rules, rows: int) -> None:
         self._rules = rules
-        self._contended = np.flatnonzero(rules.apart.any(axis=1))
-        self._apart = rules.apart[np.ix_(self._contended, self._contended)]
+        contended = np.flatnonzero(rules.apart.any(axis=1))
+        self._apart = rules.apart[np.ix_(contended, contended)]
         self._place = np.full(len(rules.units), -1)
-        self._place[self._contended] = np.arange(len(self._contended))
-        self._here = np.zeros((rows, rules.allowed.shape[1], len(self._contended)), dtype=np.bool_)
+        self._place[contended] = np.arange(len(contended))
+        self._barred = np.zeros((rows, len(contended), rules.allowed.shape[1]), dtype=np.bool_)
 
     def legal(self, rows: NDArray[np.intp], units: NDArray[np.int64]) -> Flags:
         """Whether the rules let each row's device take the unit; rows and units [N] -> [N, D]."""
@@ -102,12 +102,11 @@ class Presence:
         places = self._place[units]
         bound = np.flatnonzero(places >= 0)
         if bound.size:
-            others = self._here[rows[bound]] & self._apart[places[bound], None, :]
-            legal[bound] &= ~others.any(axis=-1)
+            legal[bound] &= ~self._barred[rows[bound], places[bound]]
         return legal
 
     def put(self, rows: NDArray[np.intp], devices: NDArray[np.intp], units: NDArray[np.int64]) -> None:
-        """Notes that units came to devices; [N] each."""
+        """Notes that units came to devices, one to each of these rows; [N] each."""
         places = self._place[units]
         bound = places >= 0
-        self._here[rows[bound], devices[bound], places[bound]] = True
+        self._barred[rows[bound], :, devices[bound]] |= self._apart[places[bound]]

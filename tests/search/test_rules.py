@@ -7,7 +7,7 @@ from service.domain.plan import Constraints, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.packing import Items, missing_everywhere, pack_by_rules
-from service.search.rules import Rules
+from service.search.rules import Presence, Rules
 
 
 def _rules(tables: str, devices: int, **constraints: object) -> Rules:
@@ -41,6 +41,22 @@ def test_the_order_of_names_and_of_colocated_groups_changes_nothing() -> None:
 
 def test_names_that_no_table_has_bind_nothing() -> None:
     assert not _rules("ab", 2, pin={"x": (0,)}, colocate=(("a", "x"),), separate=(("x", "b"),)).bind
+
+
+def test_presence_bars_what_must_be_apart_and_nothing_else_row_by_row() -> None:
+    rules = _rules("abcde", 3, pin={"d": (0, 2)}, separate=(("a", "b"), ("b", "c"), ("c", "d")))
+    present, rng = Presence(rules, 4), np.random.default_rng(0)
+    here: list[list[set[int]]] = [[set() for _ in range(3)] for _ in range(4)]
+    for _ in range(30):
+        rows = np.flatnonzero(rng.random(4) < 0.7)
+        units, devices = rng.integers(5, size=len(rows)), rng.integers(3, size=len(rows))
+        legal = present.legal(rows, units)
+        for row, unit, flags in zip(rows, units, legal, strict=True):
+            met = [any(rules.apart[unit, other] for other in there) for there in here[row]]
+            assert flags.tolist() == [bool(rules.allowed[unit, d]) and not met[d] for d in range(3)]
+        present.put(rows, devices, units)
+        for row, unit, device in zip(rows, units, devices, strict=True):
+            here[row][device].add(int(unit))
 
 
 def test_items_are_packed_by_the_rules() -> None:
