@@ -65,6 +65,8 @@ def test_items_are_packed_by_the_rules() -> None:
     assert packing.assignment is not None
     assert packing.assignment[0] in {1, 2}
     assert packing.assignment[1] not in {packing.assignment[0], packing.assignment[2]}
+    late = pack_by_rules(Items([5, 4, 4], [0, 1, 2]), [9, 9, 4], rules, Deadline(at=0.0, clock=lambda: 1.0))
+    assert (late.assignment, late.proven) == (None, False)
     tight = Items([5, 4, 4], [0, 1, 2])
     assert missing_everywhere(tight, [3, 3, 3], rules) == 2
     failed = pack_by_rules(tight, [3, 3, 3], rules, Deadline())
