@@ -19,6 +19,9 @@ _WIDTHS = 16
 _PINNED_SETS = 16
 """Sets of devices that tables are pinned to and that are looked at, those of the most tables a device first."""
 
+_PAIRED_DEVICES = 128
+"""Devices up to which pairs of units that may not be cut are looked at: they grow by the square."""
+
 _ROUNDED_TICKS = 4
 """What rounding the parts of a cost may take from a plan's."""
 
@@ -88,7 +91,7 @@ class _Bound:
             return 0.0
         alone, devices = self.costs.together(whole), self._device_count
         order = np.argsort(-alone, kind="stable")[: devices + 1]
-        if len(order) <= devices:
+        if not devices < len(order) <= _PAIRED_DEVICES + 1:
             return self.exchange + float(alone.max())
         pairs = [whole[i] + whole[j] for n, i in enumerate(order) for j in order[:n]]
         return self.exchange + float(max(alone.max(), self.costs.together(pairs).min()))

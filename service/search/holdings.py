@@ -129,12 +129,6 @@ class Exchanges:
         self._models = catalogue.models
         self._batch_size = catalogue.problem.global_batch_size
 
-    def backward(self, widths: Integers) -> Integers:
-        """Ticks of the backward exchange of devices of these output widths; [D] -> [D]."""
-        if len(widths) == 1:
-            return np.zeros(1, dtype=np.int64)
-        return ticks(self._models.communication.backward(widths.astype(np.float64), self._batch_size))
-
     def costs(self, compute: Integers, widths: Integers) -> tuple[Integers, Integers, Integers]:
         """Costs of N plans, and of each of their devices the start of the forward exchange and the transfer, ticks.
 

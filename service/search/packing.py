@@ -76,7 +76,7 @@ def pack_by_rules(
     if not rules.bind:
         return pack(items.sizes, limits, deadline, node_budget)
     for fullest in (True, False):
-        assignment = _first_fit(items, limits, rules, fullest)
+        assignment = _first_fit(items, limits, rules, fullest, deadline)
         if assignment is not None:
             return Packing(assignment, proven=True)
     return Packing(None, proven=False)
@@ -88,7 +88,7 @@ def missing_everywhere(items: Items, limits: Sequence[int], rules: Rules) -> int
     None where none are known to be enough, because rules left an item no bin.
     """
     boundless = 1 << 62
-    assignment = _first_fit(items, [limit + boundless for limit in limits], rules, fullest=False)
+    assignment = _first_fit(items, [limit + boundless for limit in limits], rules, fullest=False, deadline=Deadline())
     if assignment is None:
         return None
     room = list(limits)
@@ -97,13 +97,20 @@ def missing_everywhere(items: Items, limits: Sequence[int], rules: Rules) -> int
     return max(0, -min(room))
 
 
-def _first_fit(items: Items, limits: Sequence[int], rules: Rules, fullest: bool) -> tuple[int, ...] | None:
-    """Items with the fewest bins first, then the largest, each into the fullest or the roomiest bin that takes it."""
+def _first_fit(
+    items: Items, limits: Sequence[int], rules: Rules, fullest: bool, deadline: Deadline
+) -> tuple[int, ...] | None:
+    """Items with the fewest bins first, then the largest, each into the fullest or the roomiest bin that takes it.
+
+    None where one finds none, or where the deadline passed first.
+    """
     present, row = Presence(rules, 1), np.zeros(1, dtype=np.intp)
     choices = rules.allowed.sum(axis=1)
     room = list(limits)
     assignment = [-1] * len(items.sizes)
-    for item in sorted(range(len(assignment)), key=lambda i: (choices[items.units[i]], -items.sizes[i])):
+    for n, item in enumerate(sorted(range(len(assignment)), key=lambda i: (choices[items.units[i]], -items.sizes[i]))):
+        if n % _NODES_BETWEEN_CLOCKS == 0 and deadline.passed():
+            return None
         unit = np.array([items.units[item]], dtype=np.int64)
         legal = [int(i) for i in present.legal(row, unit)[0].nonzero()[0] if room[i] >= items.sizes[item]]
         if not legal:

@@ -178,8 +178,10 @@ def _check_pins(problem: Problem, rules: Rules, needs: Sequence[int], deadline: 
 
 def _check_cliques(problem: Problem, rules: Rules, deadline: Deadline) -> None:
     """Tables that must all be apart need a device each of those that they may be on (Hall's theorem)."""
-    ones = [1] * problem.topology.device_count
+    ones, choices = [1] * problem.topology.device_count, rules.allowed.sum(axis=1)
     for units in {_grown(clique, rules.apart): None for clique in rules.cliques}:
+        if (choices[list(units)] >= len(units)).all():
+            continue  # One after the other finds a device that none before it has taken.
         unmet = most_unmet([1] * len(units), ones, rules.allowed[list(units)], deadline)
         if unmet is None:
             continue

@@ -1,6 +1,6 @@
 """What the constraints come to for a search: which tables move as one, and which devices may take what."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,20 +37,21 @@ class Rules:
     @classmethod
     def of(cls, problem: Problem) -> "Rules":
         """The rules that a problem's constraints make; names that no table has are left out."""
-        units = _units(problem)
+        index = {table.name: i for i, table in enumerate(problem.tables)}
+        units = _units(problem, index)
         unit_of = [0] * len(problem.tables)
         for unit, tables in enumerate(units):
             for table in tables:
                 unit_of[table] = unit
         allowed = np.ones((len(units), problem.topology.device_count), dtype=np.bool_)
         for name, devices in problem.constraints.pin.items():
-            for table in _positions(problem, [name]):
+            for table in _positions(index, [name]):
                 here = np.zeros(problem.topology.device_count, dtype=np.bool_)
                 here[list(devices)] = True
                 allowed[unit_of[table]] &= here
         apart = np.zeros((len(units), len(units)), dtype=np.bool_)
         cliques = tuple(
-            tuple(unit_of[table] for table in _positions(problem, names)) for names in problem.constraints.separate
+            tuple(unit_of[table] for table in _positions(index, names)) for names in problem.constraints.separate
         )
         for clique in cliques:
             apart[np.ix_(clique, clique)] = True
@@ -58,17 +59,18 @@ class Rules:
         return cls(units, tuple(unit_of), allowed, apart, cliques)
 
 
-def _units(problem: Problem) -> tuple[tuple[int, ...], ...]:
+def _units(problem: Problem, index: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
     """Tables by the groups that colocation makes of them; groups that share a table are one."""
     parent = list(range(len(problem.tables)))
 
     def root(table: int) -> int:
         while parent[table] != table:
+            parent[table] = parent[parent[table]]
             table = parent[table]
         return table
 
     for names in problem.constraints.colocate:
-        found = [root(table) for table in _positions(problem, names)]
+        found = [root(table) for table in _positions(index, names)]
         for table in found:
             # The first table of all stands for the group.
             first, last = sorted((root(found[0]), root(table)))
@@ -79,21 +81,20 @@ def _units(problem: Problem) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, members.values()))
 
 
-def _positions(problem: Problem, names: Sequence[str]) -> Iterator[int]:
-    wanted = set(names)
-    return (i for i, table in enumerate(problem.tables) if table.name in wanted)
+def _positions(index: Mapping[str, int], names: Sequence[str]) -> list[int]:
+    return sorted({index[name] for name in names if name in index})
 
 
 class Presence:
-    """Which units that must be apart from others are on the devices of R rows of D devices."""
+    """Which units the devices of R rows of D devices may no longer take, because of others that are there."""
 
     def __init__(self, rules: Rules, rows: int) -> None:
         self._rules = rules
-        self._contended = np.flatnonzero(rules.apart.any(axis=1))
-        self._apart = rules.apart[np.ix_(self._contended, self._contended)]
+        contended = np.flatnonzero(rules.apart.any(axis=1))
+        self._apart = rules.apart[np.ix_(contended, contended)]
         self._place = np.full(len(rules.units), -1)
-        self._place[self._contended] = np.arange(len(self._contended))
-        self._here = np.zeros((rows, rules.allowed.shape[1], len(self._contended)), dtype=np.bool_)
+        self._place[contended] = np.arange(len(contended))
+        self._barred = np.zeros((rows, len(contended), rules.allowed.shape[1]), dtype=np.bool_)
 
     def legal(self, rows: NDArray[np.intp], units: NDArray[np.int64]) -> Flags:
         """Whether the rules let each row's device take the unit; rows and units [N] -> [N, D]."""
@@ -101,12 +102,11 @@ class Presence:
         places = self._place[units]
         bound = np.flatnonzero(places >= 0)
         if bound.size:
-            others = self._here[rows[bound]] & self._apart[places[bound], None, :]
-            legal[bound] &= ~others.any(axis=-1)
+            legal[bound] &= ~self._barred[rows[bound], places[bound]]
         return legal
 
     def put(self, rows: NDArray[np.intp], devices: NDArray[np.intp], units: NDArray[np.int64]) -> None:
-        """Notes that units came to devices; [N] each."""
+        """Notes that units came to devices, one to each of these rows; [N] each."""
         places = self._place[units]
         bound = places >= 0
-        self._here[rows[bound], devices[bound], places[bound]] = True
+        self._barred[rows[bound], :, devices[bound]] |= self._apart[places[bound]]

@@ -194,6 +194,19 @@ def test_one_table_more_than_devices_puts_two_on_one_where_nothing_may_be_cut(ki
     assert lower_bound_ms(problem, models) >= float(cost) * 0.999
 
 
+def test_pairs_are_looked_at_on_some_devices_only_and_the_bound_holds_on_more() -> None:
+    models, table = _models("learned", 0), replace(_tables(1)[0], num_embeddings=10**6, pooling_factor=30.0)
+    whole = frozenset({ShardingType.TABLE_WISE})
+    two = float(models.compute.head(models.compute.encode([table] * 2, 8192, Optimizer.SGD).sum(axis=0)).sum())
+    bounds = {}
+    for devices in (128, 129):
+        tables = tuple(replace(table, name=f"t{i}") for i in range(devices + 1))
+        problem = _problem(tables, devices, sharding_types=whole)
+        bounds[devices] = lower_bound_ms(problem, models)
+        assert bounds[devices] <= _of_placement(problem, models, [*range(devices), 0])
+    assert bounds[129] < 0.999 * two <= bounds[128]
+
+
 def test_equal_tables_on_all_devices_leave_only_the_exchange_unknown() -> None:
     problem, models = _problem(tuple(Table(f"t{i}", 50_000, 64, 3.0) for i in range(32)), 4), _models("learned", 1)
     plan = _of_placement(problem, models, [i % 4 for i in range(32)])
