@@ -201,7 +201,7 @@ class Trajectories:
     Attributes:
         pieces: position in its workspace of the piece that was placed, ``NONE`` where the episode had ended; [T, B].
         devices: where it was placed, ``NONE`` where the episode had ended; [T, B].
-        legal: the masks by which devices were chosen; [T, B, D].
+        legal: the masks by which devices were chosen, which nobody can write to; [T, B, D].
     """
 
     pieces: Integers
@@ -219,10 +219,12 @@ def play(episodes: Episodes, policy: Policy) -> Trajectories:
         legal.append(episodes.legal)
         episodes.step(chosen)
     shape = (len(pieces), *episodes.devices.shape)
+    masks = np.array(legal, dtype=np.bool_).reshape(shape)
+    masks.setflags(write=False)
     return Trajectories(
         np.array(pieces, dtype=np.int64).reshape(shape[:2]),
         np.array(devices, dtype=np.int64).reshape(shape[:2]),
-        np.array(legal, dtype=np.bool_).reshape(shape),
+        masks,
     )
 
 

@@ -65,11 +65,8 @@ class PolicyNetwork(nn.Module):
         self.logit = nn.Linear(sizes.embedding + sizes.cost_embedding, 1, bias=False)
 
     def forward(self, sums: Tensor, costs: Tensor) -> Tensor:
-        """Logits by sums of the policy's own embeddings, [..., G], and predicted costs, [..., 3]; -> [...].
-
-        No gradient flows into the costs.
-        """
-        logits: Tensor = self.logit(torch.cat([sums, self.costs(costs.detach())], dim=-1)).squeeze(-1)
+        """Logits by sums of the policy's own embeddings, [..., G], and predicted costs, [..., 3]; -> [...]."""
+        logits: Tensor = self.logit(torch.cat([sums, self.costs(costs)], dim=-1)).squeeze(-1)
         return logits
 
 
@@ -162,7 +159,7 @@ def masked_log_probabilities(logits: Tensor, legal: Tensor) -> Tensor:
     Devices that are not legal get no gradient, nor do rows without a legal one.
     """
     some = legal.any(dim=-1, keepdim=True)
-    # A row without a legal device goes through the softmax unmasked, so that no gradient is undefined.
+    # A row without a legal device goes through the softmax unmasked, so that nothing is undefined on the way.
     masked = logits.masked_fill(~legal & some, -torch.inf)
     return masked.log_softmax(dim=-1).masked_fill(~legal, -torch.inf)
 

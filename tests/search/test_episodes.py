@@ -327,6 +327,10 @@ def test_a_mask_stays_what_it_was_when_a_device_was_chosen_by_it() -> None:
     assert first.tolist() == [[True, True]]
     with pytest.raises(ValueError, match="read-only"):
         first[0, 0] = False
+    replayed = play(Episodes(episodes.tasks), _to(0, 1, 0)).legal
+    assert replayed[:, 0].tolist() == [[True, True], [False, True], [True, True]]
+    with pytest.raises(ValueError, match="read-only"):
+        replayed[0, 0, 0] = False
 
 
 def test_what_cannot_be_done_is_refused() -> None:

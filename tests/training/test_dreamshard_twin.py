@@ -102,8 +102,9 @@ def test_masked_probabilities_are_those_that_devices_are_drawn_by() -> None:
 
 def test_no_gradient_flows_where_nothing_was_legal() -> None:
     logits = torch.tensor([[1.0, 2.0, 0.5], [3.0, 1.0, 2.0]], requires_grad=True)
-    found = masked_log_probabilities(logits, torch.tensor([[True, False, True], [False, False, False]]))
-    (found[0, 2] + entropy(found).sum()).backward()  # type: ignore[no-untyped-call]
+    with torch.autograd.set_detect_anomaly(True):
+        found = masked_log_probabilities(logits, torch.tensor([[True, False, True], [False, False, False]]))
+        (found[0, 2] + entropy(found).sum()).backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert torch.isfinite(logits.grad).all()
     assert logits.grad[1].tolist() == [0.0, 0.0, 0.0]
