@@ -1,0 +1,1 @@
+"""Policies that place tables one by one, evaluated with numpy."""
