@@ -1,6 +1,6 @@
 """What the constraints come to for a search: which tables move as one, and which devices may take what."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,20 +37,21 @@ class Rules:
     @classmethod
     def of(cls, problem: Problem) -> "Rules":
         """The rules that a problem's constraints make; names that no table has are left out."""
-        units = _units(problem)
+        position = {table.name: i for i, table in enumerate(problem.tables)}
+        units = _units(problem, position)
         unit_of = [0] * len(problem.tables)
         for unit, tables in enumerate(units):
             for table in tables:
                 unit_of[table] = unit
         allowed = np.ones((len(units), problem.topology.device_count), dtype=np.bool_)
         for name, devices in problem.constraints.pin.items():
-            for table in _positions(problem, [name]):
+            for table in _positions(position, [name]):
                 here = np.zeros(problem.topology.device_count, dtype=np.bool_)
                 here[list(devices)] = True
                 allowed[unit_of[table]] &= here
         apart = np.zeros((len(units), len(units)), dtype=np.bool_)
         cliques = tuple(
-            tuple(unit_of[table] for table in _positions(problem, names)) for names in problem.constraints.separate
+            tuple(unit_of[table] for table in _positions(position, names)) for names in problem.constraints.separate
         )
         for clique in cliques:
             apart[np.ix_(clique, clique)] = True
@@ -58,17 +59,18 @@ class Rules:
         return cls(units, tuple(unit_of), allowed, apart, cliques)
 
 
-def _units(problem: Problem) -> tuple[tuple[int, ...], ...]:
+def _units(problem: Problem, position: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
     """Tables by the groups that colocation makes of them; groups that share a table are one."""
     parent = list(range(len(problem.tables)))
 
     def root(table: int) -> int:
         while parent[table] != table:
+            parent[table] = parent[parent[table]]
             table = parent[table]
         return table
 
     for names in problem.constraints.colocate:
-        found = [root(table) for table in _positions(problem, names)]
+        found = [root(table) for table in _positions(position, names)]
         for table in found:
             # The first table of all stands for the group.
             first, last = sorted((root(found[0]), root(table)))
@@ -79,9 +81,9 @@ def _units(problem: Problem) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, members.values()))
 
 
-def _positions(problem: Problem, names: Sequence[str]) -> Iterator[int]:
-    wanted = set(names)
-    return (i for i, table in enumerate(problem.tables) if table.name in wanted)
+def _positions(position: Mapping[str, int], names: Sequence[str]) -> list[int]:
+    """Positions of the tables that have one of the names, ascending."""
+    return sorted({position[name] for name in names if name in position})
 
 
 class Presence:

@@ -1,5 +1,7 @@
 """What constraints come to: units, devices that may take them, and units that must be apart."""
 
+import time
+
 import numpy as np
 
 from service.domain.deadline import Deadline
@@ -33,6 +35,18 @@ def test_whole_groups_are_apart_from_what_one_of_their_tables_is_apart_from() ->
 
 def test_names_that_no_table_has_bind_nothing() -> None:
     assert not _rules("ab", 2, pin={"x": (0,)}, colocate=(("a", "x"),), separate=(("x", "b"),)).bind
+
+
+def test_rules_on_thousands_of_tables_take_little_time() -> None:
+    names = [f"t{i}" for i in range(4_000)]
+    specs = tuple(Table(name, 1, 4, 0.0) for name in names)
+    backwards = tuple(zip(names[1:], names[:-1], strict=True))[::-1]
+    constraints = Constraints(pin=dict.fromkeys(names, (1,)), colocate=backwards)
+    began = time.process_time()
+    rules = Rules.of(Problem(specs, Topology("fake", (1, 1)), 1, Optimizer.SGD, constraints))
+    assert time.process_time() - began < 0.5
+    assert rules.units == (tuple(range(4_000)),)
+    assert rules.allowed.tolist() == [[False, True]]
 
 
 def test_items_are_packed_by_the_rules() -> None:
