@@ -43,7 +43,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "unsupported_algorithm": "This version does not have the algorithm",
     "unknown_hardware": "No cost models exist for this hardware",
     "infeasible": "No plan meets the request",
-    "no_plan_in_time": "The time limit passed before a plan was found",
+    "no_plan_in_time": "No plan was found in time",
     "plan_not_found": "No such plan",
     "planner_busy": "All planning processes are taken",
     "storage_unavailable": "The database is away",

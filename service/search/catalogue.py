@@ -33,7 +33,7 @@ def ticks(milliseconds: NDArray[np.float64]) -> Integers:
 
 def no_plan_in_time() -> NoPlanInTime:
     """The error for a deadline that passed before any plan was found."""
-    return NoPlanInTime("the time limit passed before any plan was found; a plan may still exist")
+    return NoPlanInTime("no plan was found within the time limit; a plan may still exist: allow a longer time_limit_ms")
 
 
 class Piece(NamedTuple):

@@ -96,6 +96,8 @@ class Neighbourhood:
             legal = self.holdings.legal(unit)
             legal[[bottleneck, *elsewhere]] = False
             apart, width = np.flatnonzero(legal), catalogue.keys[position].width
+            if not len(apart) and not elsewhere:
+                continue
             for amount in catalogue.parts(position):
                 kept = Piece(unit, width - amount) if amount < width else None
                 asked.append((apart, position, kept, NONE, Piece(unit, amount)))

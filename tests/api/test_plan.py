@@ -175,4 +175,5 @@ def test_time_that_runs_out_before_a_plan_is_said_so_and_not_called_infeasible(c
     devices = {"count": 2, "memory_bytes": GIB, "hardware": "slow"}
     response = client.post("/plan", json=request(devices=devices, time_limit_ms=100))
     assert (response.status_code, kind(response)) == (422, "no_plan_in_time")
+    assert "allow a longer time_limit_ms" in response.json()["detail"]
     assert "proven" not in json.loads(response.text)

@@ -179,3 +179,12 @@ def test_colocated_tables_move_as_one_and_separate_ones_never_meet() -> None:
         assert not on["t4"] & on["t7"]
         assert on["t3"] == {1}
         assert_valid(problem, plan.holdings)
+
+
+def test_tables_that_may_go_nowhere_are_not_cut_in_thought() -> None:
+    tables = tuple(Table(f"t{i}", 100, 64, 1.0) for i in range(4))
+    pinned = Constraints(pin={table.name: (1,) for table in tables})
+    holdings = start(Problem(tables, Topology("fake", (GIB, GIB)), 8, Optimizer.SGD, pinned))
+    assert holdings is not None
+    assert Refinement(holdings).descend(Deadline())
+    assert len(holdings.catalogue.keys) == 4
