@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from service.domain.deadline import Deadline
 from service.domain.plan import Problem
 from service.domain.ports import CostModels, Integers, LeastCosts
 from service.domain.tables import DIM_MULTIPLE, Table
@@ -28,13 +29,15 @@ _ROUNDED_TICKS = 4
 _CLOSE = 1 + 1e-3
 """The search for the bound ends where this much more is not refuted."""
 
+_NEVER = Deadline()
 
-def lower_bound_ms(problem: Problem, models: CostModels) -> float:
-    """Milliseconds that no plan's predicted cost is below."""
+
+def lower_bound_ms(problem: Problem, models: CostModels, deadline: Deadline = _NEVER) -> float:
+    """Milliseconds that no plan's predicted cost is below; less where the deadline ends the search for the most."""
     bound = _Bound.of(problem, models)
     least = max(bound.whole_ms(), bound.shared_ms(bound.fits))
     # Where there is no plan, any bound would do; where nothing costs anything, none is needed.
-    found = _most_refuted(bound.refutes, least) if 0.0 < least < math.inf else 0.0
+    found = _most_refuted(bound.refutes, least, deadline) if 0.0 < least < math.inf else 0.0
     return max(0.0, math.floor(found * TICKS_PER_MS) - _ROUNDED_TICKS) / TICKS_PER_MS
 
 
@@ -135,13 +138,13 @@ def _widest(problem: Problem, table: Table, widths: Integers, limit: int) -> int
     return min(sum(fitting), len(widths) - 1)
 
 
-def _most_refuted(refutes: Callable[[float], bool], least: float) -> float:
+def _most_refuted(refutes: Callable[[float], bool], least: float, deadline: Deadline) -> float:
     """The most that is refuted and not below what is known to be no plan's; as far as ``_CLOSE``."""
     step = _CLOSE
-    while refutes(least * step):
+    while not deadline.passed() and refutes(least * step):
         least, step = least * step, step**2
     low, high = least, least * step
-    while high > low * _CLOSE:
+    while high > low * _CLOSE and not deadline.passed():
         middle = math.sqrt(low * high)
         if refutes(middle):
             low = middle

@@ -127,15 +127,18 @@ class Catalogue:
             self._parts[position] = [width, *(size for size in sizes if self.allowed(Piece(unit, width - size)))]
         return self._parts[position]
 
-    def splits(self, position: int) -> Integers:
-        """Positions of two pieces that a piece may be divided into, of many sizes; [N, 2]."""
-        if position not in self._splits:
+    def splits(self, positions: Sequence[int]) -> list[Integers]:
+        """Positions of two pieces that each piece may be divided into, of many sizes; [N, 2] of each."""
+        new = {}
+        for position in set(positions) - self._splits.keys():
             unit, width = self.keys[position]
             parts = [part for part in self.parts(position)[1:] if self.allowed(Piece(unit, part))]
-            pairs = [(Piece(unit, part), Piece(unit, width - part)) for part in parts]
+            new[position] = [(Piece(unit, part), Piece(unit, width - part)) for part in parts]
+        self.positions([piece for pairs in new.values() for pair in pairs for piece in pair])
+        for position, pairs in new.items():
             flat = self.positions([piece for pair in pairs for piece in pair])
             self._splits[position] = flat.reshape(-1, 2)
-        return self._splits[position]
+        return [self._splits[position] for position in positions]
 
     def position(self, piece: Piece) -> int:
         """Position of a piece, see ``positions``."""

@@ -10,6 +10,9 @@ from service.search.catalogue import Integers, Piece
 from service.search.holdings import NONE, Change, Holdings
 from service.search.rules import Flags
 
+_MOST_PAIRS = 1_000_000
+"""Pairs of pieces that are looked at for an exchange; more would take too much time and memory."""
+
 _DIVIDED = 3
 """Pieces of a device, those with the most memory, parts of which may be exchanged."""
 
@@ -83,7 +86,7 @@ class Neighbourhood:
         device = np.concatenate([np.zeros(0, dtype=np.int64), *devices])
         here = self.starts[bottleneck] + self._worth(kept, bottleneck) - self._worth(given, bottleneck)
         worth = self._worth(taken)[row, device] - self._worth(left)[row, device]
-        late = np.maximum(here[row], self.starts[device] + worth)
+        late = np.rint(np.maximum(here[row], self.starts[device] + worth))
         rest = np.full(len(row), NONE)
         return Changes(device, given[row], kept[row], left[row], taken[row], rest, late)
 
@@ -117,19 +120,22 @@ class Neighbourhood:
         held, rules, units = self.holdings.held, self.holdings.catalogue.rules, self.holdings.catalogue.units
         ours = np.array(list(held[bottleneck].values()), dtype=np.int64)
         device, theirs, come, rest = self._offered(bottleneck)
+        # Those that weigh most, where there are more pairs than are worth looking at.
+        ours = ours[np.argsort(-np.rint(self._worth(ours, bottleneck)), kind="stable")]
+        ours = ours[: max(_MOST_PAIRS // max(len(device), 1), 1)]
         here = np.zeros((len(held), len(rules.units)), dtype=np.bool_)
         for d, there in enumerate(held):
             here[d, list(there)] = True
         unit = units[theirs]
         barred = here[bottleneck, unit] | rules.apart[unit][:, list(held[bottleneck])].any(axis=1)
-        may = np.stack([self.holdings.legal(unit) for unit in held[bottleneck]])[:, device]
+        may = np.stack([self.holdings.legal(unit) for unit in units[ours].tolist()])[:, device]
         may &= ~here[device][:, units[ours]].T & (rules.allowed[unit, bottleneck] & ~barred)
         i, j = np.nonzero(may)
         gained = self._worth(come, bottleneck)[j] - self._worth(ours, bottleneck)[i]
         lost = (
             self._worth(ours)[i, device[j]] - (self._worth_there(theirs, device) - self._worth_there(rest, device))[j]
         )
-        late = np.maximum(self.starts[bottleneck] + gained, self.starts[device[j]] + lost)
+        late = np.rint(np.maximum(self.starts[bottleneck] + gained, self.starts[device[j]] + lost))
         return Changes(device[j], ours[i], come[j], theirs[j], ours[i], rest[j], late)
 
     def _offered(self, bottleneck: int) -> tuple[Integers, Integers, Integers, Integers]:
@@ -137,15 +143,17 @@ class Neighbourhood:
 
         All of any piece, and parts of those with the most memory, which make room.
         """
-        catalogue, offers = self.holdings.catalogue, []
+        catalogue, offers, divided = self.holdings.catalogue, [], []
         for device, held in enumerate(self.holdings.held):
             if device == bottleneck or not held:
                 continue
             pieces = np.array(list(held.values()), dtype=np.int64)
             offers.append(np.stack([np.full(len(pieces), device), pieces, pieces, np.full(len(pieces), NONE)], axis=1))
-            for piece in pieces[np.argsort(-catalogue.memory_bytes[pieces], kind="stable")[:_DIVIDED]].tolist():
-                splits = catalogue.splits(piece)
-                offers.append(np.concatenate([np.tile([device, piece], (len(splits), 1)), splits], axis=1))
+            largest = pieces[np.argsort(-catalogue.memory_bytes[pieces], kind="stable")[:_DIVIDED]]
+            divided += [(device, piece) for piece in largest.tolist()]
+        splits = catalogue.splits([piece for _, piece in divided])
+        for (device, piece), parts in zip(divided, splits, strict=True):
+            offers.append(np.concatenate([np.tile([device, piece], (len(parts), 1)), parts], axis=1))
         device, piece, come, rest = np.concatenate([np.zeros((0, 4), dtype=np.int64), *offers]).T
         return device, piece, come, rest
 

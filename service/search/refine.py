@@ -62,7 +62,7 @@ def expected_costs(starts: Integers, transfers: Integers) -> Floats:
     for part in (starts, transfers):
         most = np.maximum(part.max(axis=-1, keepdims=True), 1)
         found += (most * ((part / most) ** _NORM).sum(axis=-1, keepdims=True) ** (1 / _NORM))[:, 0]
-    return np.round(found, 3)
+    return np.rint(found)
 
 
 class Refinement:
@@ -141,8 +141,16 @@ class Refinement:
             found = Neighbourhood(self.holdings, self._starts, self._slopes, self._rates).changes(bottleneck)
             for changes in self._best(bottleneck, found, by_width):
                 if self.accepts(self.holdings, changes):
-                    self.change(changes)
-                    return True
+                    return self._helped(changes)
+        return False
+
+    def _helped(self, changes: list[Change]) -> bool:
+        """Makes changes, and takes them back where what they were priced at was a rounding."""
+        before = self.worth
+        self.change(changes)
+        if self.worth < before:
+            return True
+        self.change([(device, after, given) for device, given, after in reversed(changes)])
         return False
 
     def _best(self, bottleneck: int, found: Changes, by_width: bool) -> Iterator[list[Change]]:

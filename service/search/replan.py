@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible, NoPlanInTime
+from service.domain.errors import Infeasible
 from service.domain.plan import Running
 from service.search.catalogue import Piece
 from service.search.feasibility import Found
@@ -30,57 +30,55 @@ def replan(workspace: Workspace, search: Search, running: Running, seed: int, de
 
     Args:
         workspace: pieces that a plan from nothing is made of.
-        search: makes a plan from nothing.
+        search: makes a plan from nothing; it always finds one.
         running: the plan that is running.
         seed: of what is drawn at random.
         deadline: when the best so far is the answer.
 
     Raises:
-        Infeasible: ``max_moved_bytes``: none was found; proven where columns that cannot stay are more. Or as the
-            search says.
-        NoPlanInTime: the deadline passed before a plan was found.
+        Infeasible: ``max_moved_bytes``: none was found; proven where columns that cannot stay are more.
     """
     catalogue = workspace.catalogue
     moved = Moved(catalogue, running)
     plans = []
-    start, finished = _started(workspace, moved), True
+    start, finished = _started(workspace, moved, deadline.share(_RUNNING_SHARE)), True
     if start is not None:
         plan = Refinement(start, moved.accepts)
         plan.limit = plan.cost
         plan, finished = improve(plan, seed, deadline.share(_RUNNING_SHARE))
         plans.append(plan)
-    try:
-        fresh = search(workspace, seed, deadline)
-        holdings = relabelled(Holdings.of(fresh.workspace, fresh.placement), moved)
-        plans.append(Refinement(holdings, moved.accepts))
-        finished = finished and not fresh.cut_short
-    except (NoPlanInTime, Infeasible):
-        if not plans:
-            raise
-        finished = finished and not deadline.passed()
+    fresh = search(workspace, seed, deadline)
+    plans.append(Refinement(relabelled(Holdings.of(fresh.workspace, fresh.placement), moved), moved.accepts))
+    finished = finished and not fresh.cut_short
     least = [moved.of(plan.holdings) for plan in plans]
     limit = running.max_moved_bytes
-    within = [(plan.cost, size, i) for i, (plan, size) in enumerate(zip(plans, least, strict=True))]
+    within = [(plan.worth, size, i) for i, (plan, size) in enumerate(zip(plans, least, strict=True))]
     within = [found for found in within if limit is None or found[1] <= limit]
     if not within:
         raise _too_much(moved, min(least), limit or 0)
-    space, placement = plans[min(within)[2]].holdings.workspace()
-    return Found(space, placement, cut_short=not finished)
+    chosen = min(within)[2]
+    space, placement = plans[chosen].holdings.workspace()
+    by_memory = fresh.by_memory_alone and plans[chosen] is plans[-1]
+    return Found(space, placement, cut_short=not finished, by_memory_alone=by_memory)
 
 
-def _started(workspace: Workspace, moved: Moved) -> Holdings | None:
-    """The running plan with what cannot stay, and what is new, on other devices; None where that finds none."""
+def _started(workspace: Workspace, moved: Moved, deadline: Deadline) -> Holdings | None:
+    """The running plan with what cannot stay, and what is new, on other devices; None where that finds none in time."""
     catalogue = workspace.catalogue
     holdings, homeless = Holdings(catalogue, []), []
-    for unit in range(len(catalogue.rules.units)):
-        left = _kept(holdings, unit, moved.columns_before(unit))
+    running = [(unit, moved.columns_before(unit)) for unit in range(len(catalogue.rules.units))]
+    catalogue.positions([Piece(unit, width) for unit, columns in running for width in columns.values()])
+    for unit, columns in running:
+        if deadline.passed():
+            return None
+        left = _kept(holdings, unit, columns)
         homeless += [piece for piece in workspace.keys if piece.unit == unit] if left is None else left
     for device, limit in enumerate(workspace.limits):
         homeless += _evicted(holdings, device, int(limit))
     positions = catalogue.positions(homeless)
     sizes = catalogue.memory_bytes[positions]
     for i in np.argsort(-sizes, kind="stable"):
-        if not _housed(holdings, homeless[i], moved):
+        if deadline.passed() or not _housed(holdings, homeless[i], moved):
             return None
     return holdings
 

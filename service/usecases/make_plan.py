@@ -34,7 +34,7 @@ _PACKING_SHARE = 0.2
 _DEVICE_S = 0.001
 """Seconds that the intervals of one device's costs may take."""
 
-_LONGEST_AFTER = 0.25
+_LONGEST_AFTER = 0.4
 """Part of the time that is kept for what comes after the search, at most."""
 
 
@@ -117,7 +117,7 @@ def make_plan(
         devices=plan.devices,
         max_cost_ms=plan.max_cost_ms,
         max_cost_interval_ms=plan.max_cost_interval_ms,
-        lower_bound_ms=lower_bound_ms(problem, models),
+        lower_bound_ms=lower_bound_ms(problem, models, deadline),
         models=models.versions,
         assumptions=(
             *assumptions_of(problem, models, plan, novelty),
