@@ -127,6 +127,8 @@ def _initialize(spec: SourceSpec) -> None:
     source = spec.build()
     _sources.append(source)
     importlib.import_module("service.usecases.estimate")
+    # A question with little time must not wait for it.
+    importlib.import_module("service.search.exact").load_solver()
     for hardware in source.hardware():
         # A damaged version is the matter of the requests that ask for it.
         with suppress(ShardwrightError):

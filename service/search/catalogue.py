@@ -95,6 +95,7 @@ class Catalogue:
         self._encoder = TableEncoder(models.compute, problem.global_batch_size, problem.optimizer)
         self._position: dict[Piece, int] = {}
         self._allowed: dict[Piece, bool] = {}
+        self._tables: dict[Piece, list[Table]] = {}
         self._parts: dict[int, Sequence[int]] = {}
         self._splits: dict[int, Integers] = {}
         self._whole = [sum(problem.tables[table].embedding_dim for table in unit) for unit in self.rules.units]
@@ -148,6 +149,11 @@ class Catalogue:
 
     def tables(self, piece: Piece) -> list[Table]:
         """Shards of a piece on one device, as tables of their width."""
+        if piece not in self._tables:
+            self._tables[piece] = self._shards(piece)
+        return self._tables[piece]
+
+    def _shards(self, piece: Piece) -> list[Table]:
         unit, width = piece
         members = [self.problem.tables[table] for table in self.rules.units[unit]]
         widths = [width] if len(members) == 1 else [table.embedding_dim for table in members]

@@ -1,6 +1,8 @@
 """Memory feasibility as an integer program: columns of each table on each device that fit, or a proof of none."""
 
+import importlib
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -23,9 +25,11 @@ MOST_PAIRS = 20_000
 DEFAULT_WORK = 4.0
 """Deterministic seconds of the solver; a core takes three to four times as many of the clock."""
 
-_SECONDS_TO_LOAD = 0.5  # The solver's library, once in a process, and a program's writing.
+_SECONDS_TO_LOAD = 0.5  # The solver's library, once in a process.
+_SECONDS_A_PAIR = 3e-5  # A program's writing.
 _SHARE = 0.9  # Of the time left: the solver looks at the clock now and then only.
 _LARGEST_SUM = 2**62
+_SOLVER = "ortools.sat.python.cp_model"
 
 Columns = NDArray[np.int64]
 
@@ -50,6 +54,11 @@ _UNKNOWN = Outcome(None, proven=False)
 _NO_TIME = Outcome(None, proven=False, cut_short=True)
 
 
+def load_solver() -> None:
+    """Loads the solver's library, which takes a process half a second the first time."""
+    importlib.import_module(_SOLVER)
+
+
 def columns_that_fit(problem: Problem, rules: Rules, deadline: Deadline, work: float = DEFAULT_WORK) -> Outcome:
     """Columns of every table on every device that fit in memory and keep all rules, by OR-Tools' CP-SAT.
 
@@ -66,7 +75,8 @@ def columns_that_fit(problem: Problem, rules: Rules, deadline: Deadline, work: f
     """
     if rules.allowed.sum() > MOST_PAIRS:
         return _UNKNOWN
-    if deadline.at - deadline.clock() < _SECONDS_TO_LOAD:
+    loading = 0.0 if _SOLVER in sys.modules else _SECONDS_TO_LOAD
+    if deadline.at - deadline.clock() < loading + _SECONDS_A_PAIR * float(rules.allowed.sum()):
         return _NO_TIME
     if not all(fewest_slices(problem.constraints, table.embedding_dim) for table in problem.tables):
         return _NONE_FITS

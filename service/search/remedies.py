@@ -115,7 +115,7 @@ def _more_devices(problem: Problem, fewest: int, deadline: Deadline) -> list[str
         return []
     tried = sorted({fewest, fewest + 1, fewest + 2, fewest + fewest // 8 + 2, 2 * fewest + 2})
     enough = (n for n in tried if n <= _MOST_DEVICES and _packs(problem, [limit] * n, deadline))
-    return [f"{n} devices of {gibibytes(limit)} are enough" for n in itertools.islice(enough, 1)]
+    return [f"{n} devices of {gibibytes(limit)} ({limit} bytes) are enough" for n in itertools.islice(enough, 1)]
 
 
 def _packs(problem: Problem, limits: Sequence[int], deadline: Deadline) -> bool:

@@ -43,6 +43,8 @@ def replan(workspace: Workspace, search: Search, running: Running, seed: int, de
     plans = []
     start, finished = _started(workspace, moved, deadline.share(_RUNNING_SHARE)), True
     if start is not None:
+        if running.max_moved_bytes is not None and moved.forced()[0] > running.max_moved_bytes:
+            raise _too_much(moved, moved.of(start), running.max_moved_bytes)
         plan = Refinement(start, moved.accepts)
         plan.limit = plan.cost
         plan, finished = improve(plan, seed, deadline.share(_RUNNING_SHARE))
@@ -157,16 +159,20 @@ def relabelled(holdings: Holdings, moved: Moved) -> Holdings:
 
 
 def _too_much(moved: Moved, least: int, limit: int) -> Infeasible:
+    """Nothing within the limit; ``least`` bytes are known to be enough."""
     forced, tables = moved.forced()
     proven = forced > limit
-    said = f"{forced} bytes are on devices that may not keep them" if proven else f"the least that was found is {least}"
-    enough = f"a max_moved_bytes of {least} ({gibibytes(least)}) is enough"
+    said = f"no plan moves at most {limit} bytes ({gibibytes(limit)})"
+    because = f"{forced} bytes are on devices that may not keep them" if proven else f"the least found is {least}"
     return Infeasible(
-        f"no plan was found that moves at most {limit} bytes ({gibibytes(limit)}): {said}",
+        f"{said}: {because}" if proven else f"{said}, as far as was found: {because}",
         reason="max_moved_bytes",
         proven=proven,
-        shortfall_bytes=(forced if proven else least) - limit,
+        shortfall_bytes=least - limit,
         tables=tables,
         devices=[],
-        remedies=[enough, "leave max_moved_bytes out to plan without a limit"],
+        remedies=[
+            f"a max_moved_bytes of {least} ({gibibytes(least)}) is enough",
+            "leave max_moved_bytes out to plan without a limit",
+        ],
     )

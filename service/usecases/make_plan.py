@@ -31,8 +31,8 @@ from service.usecases.validate import problem_faults
 _PACKING_SHARE = 0.2
 """Part of the time in which needed slices are packed, before finer ones are tried."""
 
-_DEVICE_S = 0.001
-"""Seconds that the intervals of one device's costs may take."""
+_DEVICE_S, _TABLE_S = 0.001, 0.0001
+"""Seconds that the intervals of one device's costs, and one table's part in the lower bound, may take."""
 
 _LONGEST_AFTER = 0.4
 """Part of the time that is kept for what comes after the search, at most."""
@@ -103,9 +103,9 @@ def make_plan(
     faults = problem_faults(problem)
     if faults:
         raise InvalidRequest(faults)
-    search = search_of(algorithm)
+    search, began = search_of(algorithm), deadline.clock()
     check_feasible(problem, deadline)
-    found = _placed(problem, models, search, seed, deadline, running)
+    found = _placed(problem, models, search, seed, deadline, running, began)
     before = held_before(problem, running) if running else None
     plan = priced(problem, models, shards_of(found.workspace, found.placement, before))
     novelty = novelty_of(problem, models, plan.shards)
@@ -129,15 +129,21 @@ def make_plan(
 
 
 def _placed(
-    problem: Problem, models: CostModels, search: Search, seed: int, deadline: Deadline, running: Running | None
+    problem: Problem,
+    models: CostModels,
+    search: Search,
+    seed: int,
+    deadline: Deadline,
+    running: Running | None,
+    began: float,
 ) -> Found:
     """The search's placement, or the one by memory alone that it starts from where it finds none in time."""
-    began = deadline.clock()
     start = _by_memory(problem, models, deadline)
     if deadline.passed():
         raise no_plan_in_time()
-    # What comes after the search takes about as long as what came before it, and a little for each device.
-    after = deadline.clock() - began + _DEVICE_S * problem.topology.device_count
+    # What comes after the search takes about as long as what came before it, and a little for each table and device.
+    sizes = _TABLE_S * len(problem.tables) + _DEVICE_S * problem.topology.device_count
+    after = deadline.clock() - began + sizes
     due = deadline.sooner(min(after, _LONGEST_AFTER * (deadline.at - began)))
 
     def searched(workspace: Workspace, seed: int, deadline: Deadline) -> Found:

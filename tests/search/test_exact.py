@@ -73,7 +73,7 @@ def test_too_little_work_is_no_proof(work: float) -> None:
 
 def test_no_time_and_too_large_a_program_are_no_proof() -> None:
     problem = _unpackable(9, 8)
-    late = columns_that_fit(problem, Rules.of(problem), Deadline(at=0.1, clock=lambda: 0.0))
+    late = columns_that_fit(problem, Rules.of(problem), Deadline(at=0.0, clock=lambda: 0.0))
     assert (late.columns, late.proven, late.cut_short) == (None, False, True)
     large = _unpackable(101, 200)
     outcome = columns_that_fit(large, Rules.of(large), Deadline())

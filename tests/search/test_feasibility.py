@@ -53,7 +53,7 @@ def test_three_whole_tables_that_need_a_device_each_do_not_fit_on_two() -> None:
         assert caught.value.data["proven"]
         assert caught.value.data["remedies"] == [
             f"0.5 GiB ({GIB // 2} bytes) more memory on each device are enough",
-            "3 devices of 2.5 GiB are enough",
+            f"3 devices of 2.5 GiB ({5 * GIB // 2} bytes) are enough",
             "allow column_wise: t0 fits as 2 slices of 32 columns",
         ]
 

@@ -91,7 +91,7 @@ def test_total_memory_says_the_exact_shortfall_and_what_would_be_needed() -> Non
     # Two tables of 30 GiB must share a device: half of all, 45 GiB each, would not do.
     assert e.value.data["remedies"] == [
         f"60.0 GiB ({60 * GIB} bytes) of memory on each of the 2 devices are enough",
-        "3 devices of 32.0 GiB are enough",
+        f"3 devices of 32.0 GiB ({32 * GIB} bytes) are enough",
     ]
 
 
@@ -274,7 +274,10 @@ def test_more_tables_apart_than_devices_though_no_group_names_them_all() -> None
     error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, separate=groups))
     assert (error.data["reason"], error.data["tables"]) == ("separate", ["a", "b", "c"])
     assert "there are 2 devices" in error.detail
-    assert error.data["remedies"] == ["3 devices of 1.0 GiB are enough", "without separate [a, b], [b, c], [a, c]"]
+    assert error.data["remedies"] == [
+        f"3 devices of 1.0 GiB ({GIB} bytes) are enough",
+        "without separate [a, b], [b, c], [a, c]",
+    ]
 
 
 def test_tables_apart_that_pins_leave_too_few_devices() -> None:
