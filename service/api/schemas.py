@@ -169,8 +169,8 @@ class PlanRequest(_Request):
     algorithm: Algorithm = Field(
         Algorithm.AUTO,
         strict=False,
-        description="auto ranks plans by what they can be expected to cost, since predictions err, and takes none above "
-        "those that it started from. Those that this version lacks are answered 422 unsupported_algorithm.",
+        description="auto ranks plans by what they can be expected to cost, since predictions err, and takes none "
+        "above those that it started from. Those that this version lacks are answered 422 unsupported_algorithm.",
     )
     time_limit_ms: int | None = Field(
         None, ge=1, le=MAX_EXACT_INT, description="From arrival to answer; null is the service's default (2000)."
