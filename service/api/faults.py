@@ -1,5 +1,6 @@
 """Pydantic's errors as faults of the domain: JSON pointers, plain messages, names of tables."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from service.domain.plan import ShardingType
 from service.domain.tables import PoolingMode
 
 _MAX_NAME = 255
+
+_SUBJECT = re.compile(r"^(Input|List|String|Dictionary|Value) should")
+"""How pydantic begins what it wants of a value."""
 
 _MESSAGES = {"extra_forbidden": "there is no such field", "missing": "is required"}
 
@@ -53,7 +57,7 @@ def _message(kind: str, location: Sequence[int | str], text: str) -> str:
         field = next((part for part in reversed(location) if isinstance(part, str)), "")
         if field in _CHOICES:
             return _CHOICES[field]
-    return _MESSAGES.get(kind) or text.replace("Input should be", "must be")
+    return _MESSAGES.get(kind) or _SUBJECT.sub("must", text).replace(" after validation", "")
 
 
 def _pointer(content: object, location: Sequence[int | str]) -> str:
