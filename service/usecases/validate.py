@@ -86,7 +86,8 @@ def _constraint_faults(problem: Problem) -> Iterator[Fault]:
         message = f"must be a multiple of {DIM_MULTIPLE}, is {constraints.column_multiple}"
         yield Fault("/constraints/column_multiple", message)
     if constraints.min_shard_dim > constraints.max_shard_dim:
-        message = f"{constraints.min_shard_dim} is above max_shard_dim, {constraints.max_shard_dim}: lower it or raise that"
+        narrowest, widest = constraints.min_shard_dim, constraints.max_shard_dim
+        message = f"{narrowest} is above max_shard_dim, {widest}: lower it or raise that"
         yield Fault("/constraints/min_shard_dim", message)
 
 
