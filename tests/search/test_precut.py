@@ -14,18 +14,8 @@ from service.domain.topology import Topology
 from service.search.cuts import even_widths, needed_slices
 from service.search.precut import precut
 from service.search.proofs import check_feasible
+from tests.search.posed import GIB, posed
 from tests.search.strategies import COLUMN_WISE
-
-GIB = 1 << 30
-
-
-def _problem(
-    *tables: Table,
-    limits: tuple[int, ...] = (GIB, GIB),
-    optimizer: Optimizer = Optimizer.SGD,
-    **constraints: object,
-) -> Problem:
-    return Problem(tables, Topology("fake", limits), 64, optimizer, Constraints(**constraints))  # type: ignore[arg-type]
 
 
 def _widths(problem: Problem) -> list[int]:
@@ -43,7 +33,7 @@ def test_cuts_tile_the_table_in_legal_even_widths(
     units: int, multiple: int, narrowest: int, widest: int, types: frozenset[ShardingType]
 ) -> None:
     dim = 4 * units
-    problem = _problem(
+    problem = posed(
         Table("t", 1000, dim, 1.0),
         sharding_types=types,
         column_multiple=multiple,
@@ -69,24 +59,24 @@ def test_cuts_tile_the_table_in_legal_even_widths(
 
 
 def test_a_table_stays_whole_without_a_reason_to_cut_it() -> None:
-    assert _widths(_problem(Table("a", 10, 1024, 1.0), Table("b", 10, 4, 1.0))) == [1024, 4]
+    assert _widths(posed(Table("a", 10, 1024, 1.0), Table("b", 10, 4, 1.0))) == [1024, 4]
 
 
 def test_only_column_wise_cuts_each_table_in_two_and_leaves_what_is_too_narrow() -> None:
-    problem = _problem(Table("a", 10, 260, 1.0), Table("b", 10, 4, 1.0), sharding_types=COLUMN_WISE)
+    problem = posed(Table("a", 10, 260, 1.0), Table("b", 10, 4, 1.0), sharding_types=COLUMN_WISE)
     assert _widths(problem) == [132, 128, 4]
 
 
 def test_a_table_too_large_for_any_device_is_cut_into_the_fewest_slices_that_fit() -> None:
     table = Table("a", 4 * 1024 * 1024, 160, 1.0)  # 2.5 GiB
-    problem = _problem(table, limits=(GIB // 2, GIB, GIB, GIB))
+    problem = posed(table, limits=(GIB // 2, GIB, GIB, GIB))
     assert _widths(problem) == [56, 52, 52]
 
 
 def test_state_that_repeats_with_each_slice_counts() -> None:
     rows = 32 * 1024 * 1024
-    plain = _problem(Table("a", rows, 16, 0.0), limits=(GIB,) * 4, count_buffers=False)
-    stateful = _problem(
+    plain = posed(Table("a", rows, 16, 0.0), limits=(GIB,) * 4, count_buffers=False)
+    stateful = posed(
         Table("a", rows, 16, 0.0), limits=(GIB,) * 4, count_buffers=False, optimizer=Optimizer.ROWWISE_ADAGRAD
     )
     assert _widths(plain) == [8, 8]

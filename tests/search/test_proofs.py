@@ -18,18 +18,8 @@ from service.usecases.make_plan import make_plan
 from tests.fakes import fake_models
 from tests.search import feasibility_oracle as oracle
 from tests.search.applying import applied
+from tests.search.posed import GIB, posed
 from tests.search.strategies import TABLE_WISE, bound_problems, problems
-
-GIB = 1 << 30
-
-
-def _problem(
-    *tables: Table,
-    limits: tuple[int, ...] = (GIB, GIB),
-    optimizer: Optimizer = Optimizer.SGD,
-    **constraints: object,
-) -> Problem:
-    return Problem(tables, Topology("fake", limits), 64, optimizer, Constraints(**constraints))  # type: ignore[arg-type]
 
 
 def _refused(problem: Problem) -> Infeasible:
@@ -137,7 +127,7 @@ def test_memory_that_is_exactly_enough_is_enough() -> None:
 
 
 def test_an_uncut_table_that_fits_no_device_names_the_split_and_the_memory_that_would_help() -> None:
-    problem = _problem(Table("t0", 8 * 1024 * 1024, 64, 0.0), sharding_types=TABLE_WISE, count_buffers=False)
+    problem = posed(Table("t0", 8 * 1024 * 1024, 64, 0.0), sharding_types=TABLE_WISE, count_buffers=False)
     data = _refused(problem).data
     assert data["reason"] == "table_exceeds_device"
     assert data["proven"]
@@ -150,25 +140,25 @@ def test_an_uncut_table_that_fits_no_device_names_the_split_and_the_memory_that_
 def test_a_split_is_not_promised_where_its_slices_do_not_pack() -> None:
     half = 8 * 1024 * 1024
     tables = (Table("t0", half * 3 // 2, 64, 0.0), Table("t1", half // 2, 40, 0.0), Table("t2", half // 2, 40, 0.0))
-    problem = _problem(*tables, limits=(2 * GIB, GIB // 2), sharding_types=TABLE_WISE, count_buffers=False)
+    problem = posed(*tables, limits=(2 * GIB, GIB // 2), sharding_types=TABLE_WISE, count_buffers=False)
     assert not any("column_wise" in remedy for remedy in _refused(problem).data["remedies"])
 
 
 def test_every_table_that_fits_nowhere_is_named() -> None:
     tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
-    problem = _problem(*tables, Table("c", 10, 64, 0.0), limits=(GIB,) * 6, sharding_types=TABLE_WISE)
+    problem = posed(*tables, Table("c", 10, 64, 0.0), limits=(GIB,) * 6, sharding_types=TABLE_WISE)
     assert _refused(problem).data["tables"] == ["a", "b"]
 
 
 def test_a_table_whose_narrowest_slices_fit_no_device_is_proven_infeasible() -> None:
     table = Table("t0", 512 * 1024 * 1024, 8, 0.0)
-    problem = _problem(table, limits=(GIB,) * 16, min_shard_dim=4, count_buffers=False)
+    problem = posed(table, limits=(GIB,) * 16, min_shard_dim=4, count_buffers=False)
     data = _refused(problem).data
     assert (data["reason"], data["proven"], data["shortfall_bytes"]) == ("table_exceeds_device", True, 7 * GIB)
 
 
 def test_a_table_wider_than_a_shard_may_be_needs_cuts_that_are_allowed() -> None:
-    problem = _problem(Table("t0", 10, 1280, 0.0), sharding_types=TABLE_WISE)
+    problem = posed(Table("t0", 10, 1280, 0.0), sharding_types=TABLE_WISE)
     data = _refused(problem).data
     assert data["shortfall_bytes"] == 0
     assert data["remedies"] == ["allow column_wise: t0 fits as 2 slices of 640 columns", "a max_shard_dim of 1280"]
@@ -176,7 +166,7 @@ def test_a_table_wider_than_a_shard_may_be_needs_cuts_that_are_allowed() -> None
 
 def test_a_table_too_large_and_too_wide_is_told_both() -> None:
     rows, need = 8_322_482, 3_328_992_800  # 3.1 GiB at 100 columns, which 8 does not divide
-    problem = _problem(
+    problem = posed(
         Table("t0", rows, 100, 0.0),
         limits=(2 * GIB, 2 * GIB),
         column_multiple=8,
@@ -199,7 +189,7 @@ def test_a_table_too_large_and_too_wide_is_told_both() -> None:
 
 def test_the_remedy_covers_the_largest_and_the_widest_of_several_tables() -> None:
     large, wide = Table("large", 8 * 1024 * 1024, 64, 0.0), Table("wide", 10, 1280, 0.0)  # 2 GiB and 50 KiB
-    error = _refused(_problem(large, wide, limits=(GIB,) * 3, sharding_types=TABLE_WISE, count_buffers=False))
+    error = _refused(posed(large, wide, limits=(GIB,) * 3, sharding_types=TABLE_WISE, count_buffers=False))
     assert error.data["tables"] == ["large", "wide"]
     assert error.data["remedies"] == [
         "allow column_wise: large fits as 2 slices of 32 columns, wide fits as 2 slices of 640 columns",
@@ -208,7 +198,7 @@ def test_the_remedy_covers_the_largest_and_the_widest_of_several_tables() -> Non
 
 
 def test_a_split_that_needs_another_multiple_is_told_with_it() -> None:
-    problem = _problem(
+    problem = posed(
         Table("t0", 8 * 1024 * 1024, 60, 0.0), sharding_types=TABLE_WISE, column_multiple=8, count_buffers=False
     )
     assert _refused(problem).data["remedies"][0] == (
@@ -218,7 +208,7 @@ def test_a_split_that_needs_another_multiple_is_told_with_it() -> None:
 
 def test_one_large_device_is_not_offered_to_two_large_tables() -> None:
     tables = [Table(name, 8 * 1024 * 1024, 64, 0.0) for name in ("a", "b")]
-    error = _refused(_problem(*tables, limits=(GIB,) * 4, sharding_types=TABLE_WISE, count_buffers=False))
+    error = _refused(posed(*tables, limits=(GIB,) * 4, sharding_types=TABLE_WISE, count_buffers=False))
     assert error.data["remedies"][1:] == [f"at least 2.0 GiB ({2 * GIB} bytes) of memory on each device"]
 
 
@@ -229,7 +219,7 @@ def _gibibytes(*sizes: float) -> tuple[Table, ...]:
 
 def test_a_table_that_fits_only_where_it_is_not_pinned_to() -> None:
     error = _refused(
-        _problem(
+        posed(
             *_gibibytes(3, 1),
             limits=(2 * GIB, 4 * GIB),
             sharding_types=TABLE_WISE,
@@ -250,7 +240,7 @@ def test_pins_that_only_together_ask_too_much_of_their_devices() -> None:
     # Each pin alone can be met, and each two of them: all three need 6.5 of the 6 GiB on devices 0 to 2.
     pin = {"a": (0, 1), "b": (1, 2), "c": (0, 2)}
     error = _refused(
-        _problem(*_gibibytes(2, 2, 2.5, 1), limits=(2 * GIB,) * 6, count_buffers=False, pin=pin),
+        posed(*_gibibytes(2, 2, 2.5, 1), limits=(2 * GIB,) * 6, count_buffers=False, pin=pin),
     )
     assert (error.data["reason"], error.data["shortfall_bytes"]) == ("pinned", GIB // 2)
     assert (error.data["tables"], error.data["devices"]) == (["a", "b", "c"], [0, 1, 2])
@@ -260,7 +250,7 @@ def test_pins_that_only_together_ask_too_much_of_their_devices() -> None:
 
 def test_tables_that_must_be_on_one_device_and_fit_none() -> None:
     groups = (("a", "b"), ("b", "c"))
-    error = _refused(_problem(*_gibibytes(1, 1, 0.5), limits=(2 * GIB,) * 4, count_buffers=False, colocate=groups))
+    error = _refused(posed(*_gibibytes(1, 1, 0.5), limits=(2 * GIB,) * 4, count_buffers=False, colocate=groups))
     assert (error.data["reason"], error.data["shortfall_bytes"]) == ("colocate", GIB // 2)
     assert error.data["tables"] == ["a", "b", "c"]
     assert error.data["remedies"] == [
@@ -271,7 +261,7 @@ def test_tables_that_must_be_on_one_device_and_fit_none() -> None:
 
 def test_more_tables_apart_than_devices_though_no_group_names_them_all() -> None:
     groups = (("a", "b"), ("b", "c"), ("a", "c"))
-    error = _refused(_problem(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, separate=groups))
+    error = _refused(posed(*_gibibytes(0.1, 0.1, 0.1), count_buffers=False, separate=groups))
     assert (error.data["reason"], error.data["tables"]) == ("separate", ["a", "b", "c"])
     assert "there are 2 devices" in error.detail
     assert error.data["remedies"] == [
@@ -283,7 +273,7 @@ def test_more_tables_apart_than_devices_though_no_group_names_them_all() -> None
 def test_tables_apart_that_pins_leave_too_few_devices() -> None:
     pin = {"a": (0, 1), "b": (0, 1), "c": (0, 1)}
     error = _refused(
-        _problem(
+        posed(
             *_gibibytes(0.1, 0.1, 0.1, 0.1),
             limits=(GIB,) * 4,
             count_buffers=False,
@@ -297,5 +287,5 @@ def test_tables_apart_that_pins_leave_too_few_devices() -> None:
 def test_no_shortfall_is_said_for_slices_that_would_merge_on_larger_devices() -> None:
     # Row-wise state is a GiB for each slice of 16 GiB: two on a device of 20 need two.
     table = Table("a", GIB // 4, 64, 0.0)
-    problem = _problem(table, limits=(65 * GIB - 1,), optimizer=Optimizer.ROWWISE_ADAGRAD, count_buffers=False)
+    problem = posed(table, limits=(65 * GIB - 1,), optimizer=Optimizer.ROWWISE_ADAGRAD, count_buffers=False)
     assert _refused(problem).data["shortfall_bytes"] == 1
