@@ -30,3 +30,7 @@ class Deadline:
     def passed(self) -> bool:
         """Whether the time is up."""
         return self.clock() >= self.at
+
+
+NEVER = Deadline()
+"""It does not pass."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.domain.deadline import Deadline
+from service.domain.deadline import NEVER, Deadline
 from service.domain.plan import Problem
 from service.domain.ports import CostModels, Integers, LeastCosts
 from service.domain.tables import DIM_MULTIPLE, Table
@@ -29,10 +29,8 @@ _ROUNDED_TICKS = 4
 _CLOSE = 1 + 1e-3
 """The search for the bound ends where this much more is not refuted."""
 
-_NEVER = Deadline()
 
-
-def lower_bound_ms(problem: Problem, models: CostModels, deadline: Deadline = _NEVER) -> float:
+def lower_bound_ms(problem: Problem, models: CostModels, deadline: Deadline = NEVER) -> float:
     """Milliseconds that no plan's predicted cost is below; less where the deadline ends the search for the most."""
     bound = _Bound.of(problem, models)
     least = max(bound.whole_ms(), bound.shared_ms(bound.fits))

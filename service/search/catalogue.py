@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.deadline import Deadline
+from service.domain.deadline import NEVER, Deadline
 from service.domain.errors import NoPlanInTime
 from service.domain.plan import Problem
 from service.domain.ports import ComputeCostModel, CostModels, Embeddings
@@ -23,7 +23,6 @@ replicas nearly always see equal costs as equal and choose the same plan. Two co
 can still differ by a tick. From there on costs are integers, exact in any order."""
 
 _ENCODED_BETWEEN_CLOCKS = 256
-_NEVER = Deadline()
 
 
 def ticks(milliseconds: NDArray[np.float64]) -> Integers:
@@ -164,7 +163,7 @@ class Catalogue:
             for shard in shard_widths(constraints, table.embedding_dim, held)
         ]
 
-    def positions(self, wanted: Sequence[Piece], deadline: Deadline = _NEVER) -> Integers:
+    def positions(self, wanted: Sequence[Piece], deadline: Deadline = NEVER) -> Integers:
         """Positions of N pieces, which are added where they are new; [N].
 
         Raises:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.deadline import Deadline
+from service.domain.deadline import NEVER, Deadline
 from service.domain.plan import Algorithm
 from service.domain.tables import Table
 from service.search.catalogue import Integers, no_plan_in_time
@@ -16,7 +16,6 @@ from service.search.workspace import Workspace
 RANDOM_ATTEMPTS = 16
 
 _PIECES_BETWEEN_CLOCKS = 256
-_NEVER = Deadline()
 
 Weight = Callable[[Table], float]
 
@@ -63,7 +62,7 @@ def lowest_device(load: NDArray[np.generic], used: Integers, legal: Flags) -> ND
     return chosen
 
 
-def greedy_placement(workspace: Workspace, weight: Weight, deadline: Deadline = _NEVER) -> Integers | None:
+def greedy_placement(workspace: Workspace, weight: Weight, deadline: Deadline = NEVER) -> Integers | None:
     """Pieces by descending weight, each to the device with the smallest sum of weights among those that may take it.
 
     A piece of weight 0 changes no sum, so all devices tie for it and memory decides: such pieces do not pile up.

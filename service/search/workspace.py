@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.deadline import Deadline
+from service.domain.deadline import NEVER, Deadline
 from service.domain.plan import Problem, Slice
 from service.domain.ports import CostModels, Embeddings
 from service.search.catalogue import Catalogue, Integers, Piece
 
 Flags = NDArray[np.bool_]
-
-_NEVER = Deadline()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +30,7 @@ class Workspace:
 
     @classmethod
     def of(
-        cls, problem: Problem, slices: Iterable[Slice], models: CostModels, deadline: Deadline = _NEVER
+        cls, problem: Problem, slices: Iterable[Slice], models: CostModels, deadline: Deadline = NEVER
     ) -> "Workspace":
         """A workspace of slices; those of tables that are on one device together are one piece.
 
@@ -43,7 +41,7 @@ class Workspace:
 
     @classmethod
     def placed(
-        cls, problem: Problem, slices: Iterable[tuple[Slice, int]], models: CostModels, deadline: Deadline = _NEVER
+        cls, problem: Problem, slices: Iterable[tuple[Slice, int]], models: CostModels, deadline: Deadline = NEVER
     ) -> "tuple[Workspace, Integers]":
         """A workspace of slices with their devices, and the device of each piece, see ``of``."""
         catalogue = Catalogue(problem, models)
@@ -57,7 +55,7 @@ class Workspace:
         return cls.placing(catalogue, pieces, deadline), np.array(devices, dtype=np.int64)
 
     @classmethod
-    def placing(cls, catalogue: Catalogue, pieces: Sequence[Piece], deadline: Deadline = _NEVER) -> "Workspace":
+    def placing(cls, catalogue: Catalogue, pieces: Sequence[Piece], deadline: Deadline = NEVER) -> "Workspace":
         """A workspace of pieces, in this order.
 
         Raises:
