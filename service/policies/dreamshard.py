@@ -17,6 +17,7 @@ from service.domain.errors import DamagedArtifact
 from service.domain.ports import Floats
 from service.domain.tables import Table
 from service.policies.networks import LOGIT_DECIMALS, Flags, two_layers
+from service.policies.policy import Scorer, Seen
 from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURES_VERSION, policy_features
 
 COSTS = ("forward_compute", "backward_compute", "backward_exchange")
@@ -87,6 +88,15 @@ class DreamShardNetworks:
         """Costs of devices by what they hold, see ``COSTS``, milliseconds; [..., E + G] -> [..., 3]."""
         return self._units(sums) * self._w["cost_unit_ms"]
 
+    def single_costs(self, embeddings: Floats) -> Floats:
+        """Costs of pieces alone, all three together, milliseconds; [S, E + G] -> [S]."""
+        costs: Floats = self.device_costs(embeddings).sum(axis=-1)
+        return costs
+
+    def begin(self, episodes: int) -> Scorer:
+        """Scores devices by what they hold alone: of no episode is anything remembered."""
+        return _Scorer(self)
+
     def plan_costs(self, sums: Floats, devices: Flags) -> Floats:
         """Costs of plans by what their devices hold, milliseconds; [..., D, E + G] and [..., D] -> [...].
 
@@ -106,3 +116,11 @@ class DreamShardNetworks:
     def _units(self, sums: Floats) -> Floats:
         heads = [two_layers(self._w, f"cost.{head}", sums[..., : self._split]) for head in COSTS]
         return np.concatenate(heads, axis=-1)
+
+
+class _Scorer:
+    def __init__(self, networks: DreamShardNetworks) -> None:
+        self._networks = networks
+
+    def logits(self, seen: Seen) -> Floats:
+        return self._networks.logits(seen.sums)

@@ -1,11 +1,14 @@
-"""Placements that DreamShard's policy makes: its likeliest devices, and samples of which the cheapest is kept."""
+"""Placements that a policy makes: its likeliest devices, and samples of which the cheapest is kept."""
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.deadline import Deadline
-from service.policies.dreamshard import DreamShardNetworks
+from service.domain.ports import Floats
 from service.policies.networks import drawn
+from service.policies.policy import PlacementPolicy, Seen
 from service.search.catalogue import Integers, ticks
 from service.search.episodes import Episodes
 from service.search.greedy import lowest_device
@@ -14,26 +17,42 @@ from service.search.tasks import Task
 from service.search.workspace import Workspace
 
 
-def dreamshard_task(workspace: Workspace, networks: DreamShardNetworks) -> Task:
-    """The pieces by descending predicted cost alone, then by descending memory, with DreamShard's embeddings.
+def policy_task(workspace: Workspace, policy: PlacementPolicy) -> Task:
+    """The pieces by descending cost alone as the policy predicts it, then by descending memory, with its embeddings.
 
     The embedding of tables that are on one device together, or of a table that is several shards there, is their sum.
     """
-    held = [workspace.catalogue.tables(piece) for piece in workspace.keys]
-    encoded = networks.encode([table for tables in held for table in tables], workspace.problem.global_batch_size)
-    embeddings = np.add.reduceat(encoded, np.cumsum([0, *map(len, held[:-1])]), axis=0)
-    costs = ticks(networks.device_costs(embeddings).sum(axis=-1))
+    return ordered(workspace, unit_embeddings(workspace, policy), policy.single_costs)
+
+
+def ordered(workspace: Workspace, embeddings: Floats, single_costs: Callable[[Floats], Floats]) -> Task:
+    """The pieces by descending cost alone, then by descending memory, with these features; [S, F]."""
+    costs = ticks(single_costs(embeddings))
     return Task(workspace, np.lexsort((-workspace.memory_bytes, -costs)), embeddings)
 
 
-def dreamshard_placement(
-    workspace: Workspace, networks: DreamShardNetworks, samples: int, seed: int, deadline: Deadline
+def unit_embeddings(workspace: Workspace, policy: PlacementPolicy) -> Floats:
+    """Sums of a policy's embeddings over the tables, or shards, that each piece consists of; [S, F]."""
+    held = [workspace.catalogue.tables(piece) for piece in workspace.keys]
+    encoded = policy.encode([table for tables in held for table in tables], workspace.problem.global_batch_size)
+    summed: Floats = np.add.reduceat(encoded, np.cumsum([0, *map(len, held[:-1])]), axis=0)
+    return summed
+
+
+def seen(episodes: Episodes) -> Seen:
+    """What a policy sees of episodes whose tasks are ``policy_task``'s."""
+    used = np.divide(episodes.used, episodes.limits, out=np.zeros(episodes.used.shape), where=episodes.limits > 0)
+    return Seen(episodes.next_features, episodes.placed, episodes.sums, used, episodes.devices)
+
+
+def policy_placement(
+    workspace: Workspace, policy: PlacementPolicy, samples: int, seed: int, deadline: Deadline
 ) -> Integers | None:
     """The cheapest placement, by the workspace's cost models, of the likeliest and some samples; the first of equals.
 
     Args:
         workspace: S pieces.
-        networks: make the choices.
+        policy: makes the choices.
         samples: placements that are drawn beside the one of the likeliest devices.
         seed: of what is drawn.
         deadline: nothing is found where it passes first.
@@ -42,11 +61,12 @@ def dreamshard_placement(
         device of each piece, [S], or None where all came to a dead end or the deadline passed.
     """
     generator = np.random.default_rng(seed)
-    episodes = Episodes([dreamshard_task(workspace, networks)] * (1 + samples))
+    episodes = Episodes([policy_task(workspace, policy)] * (1 + samples))
+    scorer = policy.begin(1 + samples)
     while episodes.open.any():
         if deadline.passed():
             return None
-        episodes.step(_chosen(episodes, networks.logits(episodes.sums), generator))
+        episodes.step(_chosen(episodes, scorer.logits(seen(episodes)), generator))
     placements = episodes.placements[~episodes.dead]
     if not len(placements):
         return None
@@ -57,5 +77,6 @@ def dreamshard_placement(
 def _chosen(episodes: Episodes, logits: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.intp]:
     """Likeliest device in the first episode, ties as in the heuristics; drawn ones in the others; [B]."""
     devices = drawn(logits, episodes.legal, generator)
-    devices[0] = lowest_device(-logits[0], episodes.used[0], episodes.legal[0])
+    if episodes.open[0]:
+        devices[0] = lowest_device(-logits[0], episodes.used[0], episodes.legal[0])
     return devices

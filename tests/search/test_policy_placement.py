@@ -15,7 +15,7 @@ from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.policies.dreamshard import DreamShardNetworks
 from service.policies.table_features import POLICY_FEATURES_VERSION
-from service.search.policy_placement import dreamshard_placement, dreamshard_task
+from service.search.policy_placement import policy_placement, policy_task
 from service.search.precut import precut
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
@@ -72,7 +72,7 @@ def _likeliest(space: Workspace) -> list[int] | None:
 @given(problem=st.one_of(bound_problems(), problems(max_tables=6)))
 def test_without_samples_each_piece_is_on_the_likeliest_device(problem: Problem) -> None:
     space = _space(problem)
-    found = dreamshard_placement(space, NETWORKS, 0, 0, Deadline())
+    found = policy_placement(space, NETWORKS, 0, 0, Deadline())
     assert (None if found is None else found.tolist()) == _likeliest(space)
 
 
@@ -81,8 +81,8 @@ def test_samples_never_make_a_plan_dearer_and_a_seed_repeats_them(count: int) ->
     space = _space(_problem(count))
     costs = []
     for samples in (0, 1, 8, 32):
-        found = dreamshard_placement(space, UNSURE, samples, 5, Deadline())
-        again = dreamshard_placement(space, UNSURE, samples, 5, Deadline())
+        found = policy_placement(space, UNSURE, samples, 5, Deadline())
+        again = policy_placement(space, UNSURE, samples, 5, Deadline())
         assert found is not None
         assert again is not None
         assert found.tolist() == again.tolist()
@@ -99,8 +99,8 @@ def test_a_sample_may_fit_where_the_likeliest_devices_are_a_dead_end() -> None:
         need = sum(problem.memory_of(table).total for table in problem.tables)
         space = _space(replace(problem, topology=Topology("fake", (int(need / 2 * 1.05),) * 2)))
         networks = random_networks(seed, sharpness=0.003)
-        sampled = dreamshard_placement(space, networks, 16, 0, Deadline())
-        if dreamshard_placement(space, networks, 0, 0, Deadline()) is None and sampled is not None:
+        sampled = policy_placement(space, networks, 16, 0, Deadline())
+        if policy_placement(space, networks, 0, 0, Deadline()) is None and sampled is not None:
             saved += 1
             used = np.bincount(sampled, weights=space.memory_bytes, minlength=2)
             assert (used <= space.limits).all()
@@ -108,15 +108,15 @@ def test_a_sample_may_fit_where_the_likeliest_devices_are_a_dead_end() -> None:
 
 
 def test_nothing_is_found_where_nothing_fits_or_the_time_is_up() -> None:
-    assert dreamshard_placement(_space(_problem(3, limit=100)), NETWORKS, 4, 0, Deadline()) is None
+    assert policy_placement(_space(_problem(3, limit=100)), NETWORKS, 4, 0, Deadline()) is None
     ticking = itertools.count()
     late = Deadline(at=3.0, clock=lambda: float(next(ticking)))
-    assert dreamshard_placement(_space(_problem(9)), NETWORKS, 4, 0, late) is None
+    assert policy_placement(_space(_problem(9)), NETWORKS, 4, 0, late) is None
 
 
 def test_tables_that_are_one_piece_are_embedded_as_their_sum() -> None:
     problem = replace(_problem(4), constraints=Constraints(colocate=(("t1", "t3"),)))
-    task = dreamshard_task(_space(problem), NETWORKS)
+    task = policy_task(_space(problem), NETWORKS)
     alone = NETWORKS.encode(problem.tables, problem.global_batch_size)
     assert task.features == pytest.approx(np.stack([alone[0], alone[1] + alone[3], alone[2]]))
 
@@ -129,6 +129,6 @@ def test_equal_tables_on_equal_devices_are_shared_out_by_memory_where_logits_tie
     blind = DreamShardNetworks("blind", zeros, POLICY_FEATURES_VERSION)
     tables = tuple(Table(f"t{i}", 1000, 8, 1.0) for i in range(6))
     space = _space(Problem(tables, Topology("fake", (1 << 30,) * 3), 64, Optimizer.SGD))
-    found = dreamshard_placement(space, blind, 0, 0, Deadline())
+    found = policy_placement(space, blind, 0, 0, Deadline())
     assert found is not None
     assert found.tolist() == [0, 1, 2, 0, 1, 2]
