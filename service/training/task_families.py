@@ -71,6 +71,19 @@ SHIPPED = (
 """What shipped policies train on, the same number of problems of each: what shipped cost models were measured for."""
 
 
+_PAPERS = (
+    TaskFamily(
+        "dreamshard-20", (20, 20), (4,), (16,), (DataType.FP16,), (Optimizer.SGD,), (65_536,), count_buffers=False
+    ),
+    TaskFamily(
+        "autoshard-80", (80, 80), (8,), (16, 32), (DataType.FP32,), (Optimizer.SGD,), (65_536,), count_buffers=False
+    ),
+)
+
+FAMILIES = {family.name: family for family in (*SHIPPED, *_PAPERS)}
+"""By name: those of shipped versions, and those that the papers train on."""
+
+
 def pool_half(pool: Sequence[Table], half: Split) -> tuple[Table, ...]:
     """The tables of a pool that are in its train or its test half, in order; see ``table_half``."""
     return tuple(table for table in pool if table_half(table) is half)

@@ -9,6 +9,7 @@ from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, Embeddings
 from service.domain.tables import Optimizer, Table
 from tests.fakes import FakeCommunication, FakeCompute
+from tests.policies.random_networks import random_networks
 
 
 class SlowCompute(FakeCompute):
@@ -40,6 +41,8 @@ _COMPUTE = {"broken": BrokenCompute, "fake": FakeCompute, "slow": SlowCompute, "
 class FakeStore:
     """Cost models of hardware ``fake``; of ``slow``, which takes a second over a plan; of ``stuck``; of ``broken``.
 
+    Hardware ``fake`` has a policy of DreamShard, none has one of AutoShard.
+
     Two files in the root, where they are there, change what is found: ``latest`` has the number of the newest compute
     version, ``damaged`` the names of hardware whose models cannot be read.
     """
@@ -51,7 +54,7 @@ class FakeStore:
         return list(_COMPUTE)
 
     def policies(self, hardware: str) -> list[Algorithm]:
-        return []
+        return [Algorithm.DREAMSHARD] if hardware == "fake" else []
 
     def cost_models(
         self, hardware: str, versions: Mapping[str, str] | None = None, policy: Algorithm | None = None
@@ -62,7 +65,9 @@ class FakeStore:
             raise DamagedArtifact(f"{hardware}/compute/1: manifest.json cannot be read: '/secret/manifest.json'")
         compute = _COMPUTE[hardware]()
         compute.version = versions["compute"] if versions else f"fake/compute/{self._said('latest') or 1}"
-        return CostModels(compute, FakeCommunication())
+        named = Algorithm.DREAMSHARD.value in (versions or {})
+        placing = random_networks(3) if named or policy in self.policies(hardware) else None
+        return CostModels(compute, FakeCommunication(), policy=placing)
 
     def _said(self, name: str) -> str:
         path = self.root / name
