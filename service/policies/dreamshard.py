@@ -14,10 +14,11 @@ import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.domain.errors import DamagedArtifact
+from service.domain.plan import Algorithm
+from service.domain.policy import Scorer, Seen
 from service.domain.ports import Floats
 from service.domain.tables import Table
 from service.policies.networks import LOGIT_DECIMALS, Flags, two_layers
-from service.policies.policy import Scorer, Seen
 from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURES_VERSION, policy_features
 
 COSTS = ("forward_compute", "backward_compute", "backward_exchange")
@@ -52,6 +53,8 @@ DREAMSHARD_SHAPES: Shapes = {
 
 class DreamShardNetworks:
     """The two networks; what a device sums is both embeddings of its tables, E + G numbers."""
+
+    algorithm = Algorithm.DREAMSHARD
 
     def __init__(self, version: str, weights: Arrays, features_version: int) -> None:
         """Takes the arrays of ``DREAMSHARD_SHAPES``.

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from service.domain.errors import DamagedArtifact, UnknownHardware
+from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, Embeddings
 from service.domain.tables import Optimizer, Table
 from tests.fakes import FakeCommunication, FakeCompute
@@ -49,7 +50,12 @@ class FakeStore:
     def hardware(self) -> list[str]:
         return list(_COMPUTE)
 
-    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> CostModels:
+    def policies(self, hardware: str) -> list[Algorithm]:
+        return []
+
+    def cost_models(
+        self, hardware: str, versions: Mapping[str, str] | None = None, policy: Algorithm | None = None
+    ) -> CostModels:
         if hardware not in _COMPUTE:
             raise UnknownHardware(f"no cost models for {hardware!r}", known=self.hardware())
         if hardware in self._said("damaged").split():
