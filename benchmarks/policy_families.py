@@ -91,7 +91,9 @@ def judged_families(count: int = MOST_TASKS) -> Iterable[JudgedFamily]:
         problems = draw_problems(family, test, HARDWARE, count, _SEED)
         yield JudgedFamily(family.name, tuple(map(whole, problems)))
     for tables, devices in ((80, 8), (20, 8), (40, 8), (160, 8), (300, 8), (80, 4), (80, 16)):
-        yield JudgedFamily(f"{tables} x {devices}, dims 16/32", autoshard_problems("test", tables, devices, count=count))
+        yield JudgedFamily(
+            f"{tables} x {devices}, dims 16/32", autoshard_problems("test", tables, devices, count=count)
+        )
 
 
 def whole(problem: Problem) -> Problem:
