@@ -10,7 +10,7 @@ compute and for communication each on its own.
 import hashlib
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from service.cost_models.analytic import (
     fingerprint,
     is_analytic,
 )
+from service.cost_models.arrays import Arrays
 from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, analytic_of
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
 from service.cost_models.compute import ComputeModel
@@ -38,6 +39,7 @@ from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.plan import LEARNED, Algorithm, content_hash
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
+from service.policies.autoshard import AutoShardNetworks
 from service.policies.dreamshard import DreamShardNetworks
 
 FORMAT = 1
@@ -45,7 +47,10 @@ FORMAT = 1
 
 COMPUTE, COMMUNICATION = "compute", "communication"
 
-_POLICIES = {Algorithm.DREAMSHARD: DreamShardNetworks}
+_POLICIES: Mapping[Algorithm, Callable[[str, Arrays, int], PlacementPolicy]] = {
+    Algorithm.DREAMSHARD: DreamShardNetworks,
+    Algorithm.AUTOSHARD: AutoShardNetworks,
+}
 
 _MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
 _MEASUREMENTS, _MEASUREMENT_FILE = "measurements", "measurements.json.gz"
