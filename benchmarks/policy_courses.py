@@ -5,13 +5,15 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.policy_curves import Course
-from benchmarks.policy_families import dreamshard_problems
+from benchmarks.policy_families import autoshard_problems, dreamshard_problems
 from benchmarks.policy_quality import posed
 from service.domain.plan import Algorithm
 from service.domain.ports import CostModels
+from service.policies.autoshard import AutoShardNetworks
 from service.policies.dreamshard import DreamShardNetworks
 from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.search.workspace import Workspace
+from service.training.autoshard_trainer import AutoShardTrainer, AutoShardTraining
 from service.training.dreamshard_trainer import DreamShardTrainer, DreamShardTraining
 from service.training.meters import predicted_times
 from service.training.policy_job import PolicyTrainer
@@ -22,6 +24,8 @@ _DREAMSHARD = DreamShardTraining(
     iterations=40, placements=20, cost_updates=150, policy_updates=40, policy_tasks=4, relative_costs=True
 )
 """Longer than the paper's run, since costs are predicted and not measured."""
+
+_AUTOSHARD = AutoShardTraining()
 
 
 def dreamshard_course(models: CostModels, held_out: int, share: float) -> Course:
@@ -47,5 +51,25 @@ def dreamshard_course(models: CostModels, held_out: int, share: float) -> Course
     )
 
 
-COURSES: dict[Algorithm, Callable[[CostModels, int, float], Course]] = {Algorithm.DREAMSHARD: dreamshard_course}
+def autoshard_course(models: CostModels, held_out: int, share: float) -> Course:
+    """AutoShard on tasks of 80 tables for 8 devices; arguments as ``dreamshard_course``'s."""
+    config = replace(_AUTOSHARD, environment_steps=max(1, round(_AUTOSHARD.environment_steps * share)))
+
+    def trainer(workspaces: Sequence[Workspace], seed: int) -> PolicyTrainer:
+        return AutoShardTrainer(workspaces, replace(config, seed=seed), predicted_times)
+
+    return Course(
+        "autoshard, 80 x 8",
+        [posed(problem, models) for problem in autoshard_problems("train")],
+        [posed(problem, models) for problem in autoshard_problems("test", count=held_out)],
+        trainer,
+        partial(AutoShardNetworks, "in training", features_version=POLICY_FEATURES_VERSION),
+        _LOOKS,
+    )
+
+
+COURSES: dict[Algorithm, Callable[[CostModels, int, float], Course]] = {
+    Algorithm.DREAMSHARD: dreamshard_course,
+    Algorithm.AUTOSHARD: autoshard_course,
+}
 """By algorithm: models, number of held-out tasks and part of the steps to a course."""
