@@ -2,21 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from benchmarks.policy_curves import Course
 from benchmarks.policy_families import autoshard_problems, dreamshard_problems
 from benchmarks.policy_quality import posed
 from service.domain.plan import Algorithm
 from service.domain.ports import CostModels
-from service.policies.autoshard import AutoShardNetworks
-from service.policies.dreamshard import DreamShardNetworks
-from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.search.workspace import Workspace
-from service.training.autoshard_trainer import AutoShardTrainer, AutoShardTraining
-from service.training.dreamshard_trainer import DreamShardTrainer, DreamShardTraining
+from service.training.autoshard_trainer import AutoShardTraining
+from service.training.dreamshard_trainer import DreamShardTraining
 from service.training.meters import predicted_times
 from service.training.policy_job import PolicyTrainer
+from service.training.policy_kinds import AutoShardKind, DreamShardKind
 
 _LOOKS = 10
 
@@ -26,6 +23,9 @@ _DREAMSHARD = DreamShardTraining(
 """Longer than the paper's run, since costs are predicted and not measured."""
 
 _AUTOSHARD = AutoShardTraining()
+
+_MOST_HELD_OUT = 20
+"""AutoShard's tasks that are looked at: they are larger, and its LSTM takes its time."""
 
 
 def dreamshard_course(models: CostModels, held_out: int, share: float) -> Course:
@@ -39,33 +39,23 @@ def dreamshard_course(models: CostModels, held_out: int, share: float) -> Course
     config = replace(_DREAMSHARD, iterations=max(1, round(_DREAMSHARD.iterations * share)))
 
     def trainer(workspaces: Sequence[Workspace], seed: int) -> PolicyTrainer:
-        return DreamShardTrainer(workspaces, replace(config, seed=seed), predicted_times)
+        return DreamShardKind(replace(config, seed=seed)).trainer(workspaces, predicted_times)
 
-    return Course(
-        "dreamshard, T20 x 4",
-        [posed(problem, models) for problem in dreamshard_problems("T20", "train")],
-        [posed(problem, models) for problem in dreamshard_problems("T20", "test", count=held_out)],
-        trainer,
-        partial(DreamShardNetworks, "in training", features_version=POLICY_FEATURES_VERSION),
-        _LOOKS,
-    )
+    train, test = dreamshard_problems("T20", "train"), dreamshard_problems("T20", "test", count=held_out)
+    spaces = ([posed(problem, models) for problem in problems] for problems in (train, test))
+    return Course("dreamshard, T20 x 4", *spaces, trainer, DreamShardKind().policy, _LOOKS)
 
 
 def autoshard_course(models: CostModels, held_out: int, share: float) -> Course:
-    """AutoShard on tasks of 80 tables for 8 devices; arguments as ``dreamshard_course``'s."""
+    """AutoShard on tasks of 80 tables for 8 devices, see ``dreamshard_course``."""
     config = replace(_AUTOSHARD, environment_steps=max(1, round(_AUTOSHARD.environment_steps * share)))
 
     def trainer(workspaces: Sequence[Workspace], seed: int) -> PolicyTrainer:
-        return AutoShardTrainer(workspaces, replace(config, seed=seed), predicted_times)
+        return AutoShardKind(replace(config, seed=seed)).trainer(workspaces, predicted_times)
 
-    return Course(
-        "autoshard, 80 x 8",
-        [posed(problem, models) for problem in autoshard_problems("train")],
-        [posed(problem, models) for problem in autoshard_problems("test", count=held_out)],
-        trainer,
-        partial(AutoShardNetworks, "in training", features_version=POLICY_FEATURES_VERSION),
-        _LOOKS,
-    )
+    train, test = autoshard_problems("train"), autoshard_problems("test", count=min(held_out, _MOST_HELD_OUT))
+    spaces = ([posed(problem, models) for problem in problems] for problems in (train, test))
+    return Course("autoshard, 80 x 8", *spaces, trainer, AutoShardKind().policy, _LOOKS)
 
 
 COURSES: dict[Algorithm, Callable[[CostModels, int, float], Course]] = {
