@@ -6,7 +6,7 @@ from dataclasses import replace
 from benchmarks.policy_curves import Course
 from benchmarks.policy_families import autoshard_problems, dreamshard_problems
 from benchmarks.policy_quality import posed
-from service.domain.plan import Algorithm
+from service.domain.plan import Algorithm, Problem
 from service.domain.ports import CostModels
 from service.search.workspace import Workspace
 from service.training.autoshard_trainer import AutoShardTraining
@@ -42,8 +42,8 @@ def dreamshard_course(models: CostModels, held_out: int, share: float) -> Course
         return DreamShardKind(replace(config, seed=seed)).trainer(workspaces, predicted_times)
 
     train, test = dreamshard_problems("T20", "train"), dreamshard_problems("T20", "test", count=held_out)
-    spaces = ([posed(problem, models) for problem in problems] for problems in (train, test))
-    return Course("dreamshard, T20 x 4", *spaces, trainer, DreamShardKind().policy, _LOOKS)
+    name, policy = "dreamshard, T20 x 4", DreamShardKind().policy
+    return Course(name, _posed(train, models), _posed(test, models), trainer, policy, _LOOKS)
 
 
 def autoshard_course(models: CostModels, held_out: int, share: float) -> Course:
@@ -54,8 +54,12 @@ def autoshard_course(models: CostModels, held_out: int, share: float) -> Course:
         return AutoShardKind(replace(config, seed=seed)).trainer(workspaces, predicted_times)
 
     train, test = autoshard_problems("train"), autoshard_problems("test", count=min(held_out, _MOST_HELD_OUT))
-    spaces = ([posed(problem, models) for problem in problems] for problems in (train, test))
-    return Course("autoshard, 80 x 8", *spaces, trainer, AutoShardKind().policy, _LOOKS)
+    name, policy = "autoshard, 80 x 8", AutoShardKind().policy
+    return Course(name, _posed(train, models), _posed(test, models), trainer, policy, _LOOKS)
+
+
+def _posed(problems: Sequence[Problem], models: CostModels) -> list[Workspace]:
+    return [posed(problem, models) for problem in problems]
 
 
 COURSES: dict[Algorithm, Callable[[CostModels, int, float], Course]] = {
