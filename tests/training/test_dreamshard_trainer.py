@@ -289,3 +289,12 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, Any], says: str) -> N
 def test_no_tasks_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one task"):
         DreamShardTrainer([], QUICK, predicted_times)
+
+
+@pytest.mark.gpu
+def test_it_trains_on_a_gpu() -> None:
+    trainer = DreamShardTrainer(MIXED, replace(QUICK, device="cuda"), predicted_times)
+    trainer.step()
+    resumed = DreamShardTrainer(MIXED, replace(QUICK, device="cuda"), predicted_times)
+    resumed.restore(trainer.state())
+    assert np.isfinite(list(resumed.step().values())).all()
