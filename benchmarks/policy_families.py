@@ -84,7 +84,13 @@ def judged_families(count: int = MOST_TASKS) -> Iterable[JudgedFamily]:
     hundred = draw_problems(_family("T100", 100, 8, (16,)), test, HARDWARE, count, _SEED)
     yield JudgedFamily("T100 x 8", tuple(_dreamshard_problem(problem.tables, 8, BATCH_SIZE) for problem in hundred))
     mixed = TaskFamily(
-        "mixed dims", (20, 80), (4, 8), MIXED_DIMS, optimizers=(Optimizer.SGD,), widest_share=1.0, count_buffers=False
+        "mixed dims",
+        (20, 80),
+        (4, 8),
+        MIXED_DIMS,
+        batch_sizes=(8_192, BATCH_SIZE),
+        widest_share=1.0,
+        count_buffers=False,
     )
     tight = replace(mixed, name="tight memory", tightness=1.1, widest_share=None)
     for family in (mixed, tight):
@@ -103,16 +109,8 @@ def whole(problem: Problem) -> Problem:
 
 
 def _family(name: str, tables: int, devices: int, dims: tuple[int, ...], batch_size: int = BATCH_SIZE) -> TaskFamily:
-    return TaskFamily(
-        name,
-        (tables, tables),
-        (devices,),
-        dims,
-        (DataType.FP32,),
-        (Optimizer.SGD,),
-        (batch_size,),
-        count_buffers=False,
-    )
+    sizes = (tables, tables)
+    return TaskFamily(name, sizes, (devices,), dims, (DataType.FP32,), batch_sizes=(batch_size,), count_buffers=False)
 
 
 def _dreamshard_problem(tables: Iterable[Table], devices: int, batch_size: int) -> Problem:
