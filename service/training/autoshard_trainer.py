@@ -44,6 +44,7 @@ class AutoShardTraining:
         buffer: newest shards that the cost model learns from.
         cost_updates: of the cost model in a learner step.
         cost_batch: shards in each.
+        cost_decay: share by which its weights shrink with each update, in units of the learning rate (AdamW).
         sizes: of the networks.
         device: that torch learns on.
     """
@@ -62,6 +63,7 @@ class AutoShardTraining:
     buffer: int = 5_000
     cost_updates: int = 20
     cost_batch: int = 512
+    cost_decay: float = 0.0
     sizes: AutoShardSizes = field(default_factory=AutoShardSizes)
     device: str = "cpu"
 
@@ -89,7 +91,8 @@ class AutoShardTrainer:
             self._networks = AutoShard(config.sizes, self._tasks.features, _mean_device_ms(workspaces)).to(device)
         self._learner = Learner(self._networks, self._tasks, device)
         self._policy = torch.optim.Adam(self._networks.policy.parameters(), config.learning_rate)
-        self._cost = torch.optim.Adam(self._networks.cost.parameters(), config.learning_rate)
+        costs = self._networks.cost.parameters()
+        self._cost = torch.optim.AdamW(costs, config.learning_rate, weight_decay=config.cost_decay)
         # One seed, two streams: how many episodes are played does not change which shards are drawn.
         acting, drawing = np.random.default_rng(config.seed).spawn(2)
         self._actors = Actors(self._tasks, config.batch, acting)
