@@ -9,7 +9,7 @@ from service.domain.plan import ShardingType
 
 MODELS = (
     "Versions of the cost models, <hardware>/<kind>/<number>; analytic-<number> where nothing was measured and the "
-    "costs come from a data sheet."
+    "costs come from a data sheet. Of a plan by a trained policy its version too, under the algorithm's name."
 )
 """Description of an answer's ``models``."""
 

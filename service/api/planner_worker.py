@@ -41,8 +41,18 @@ class ModelSource(Protocol):
     def hardware(self) -> list[str]:
         """Names of the hardware that has cost models."""
 
-    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> "CostModels":
+    def policies(self, hardware: str) -> list[Algorithm]:
+        """Algorithms of which there is a policy for some hardware."""
+
+    def cost_models(
+        self, hardware: str, versions: Mapping[str, str] | None = None, policy: Algorithm | None = None
+    ) -> "CostModels":
         """The models of some hardware: those of the versions named for each kind, or the newest.
+
+        Args:
+            hardware: what they price.
+            versions: as in ``CostModels.versions``.
+            policy: the algorithm whose newest policy comes with them, where there is one and none is named.
 
         Raises:
             UnknownHardware: there are none.
@@ -130,10 +140,11 @@ def _initialize(spec: SourceSpec) -> None:
     # A question with little time must not wait for it.
     importlib.import_module("service.search.exact").load_solver()
     for hardware in source.hardware():
-        # A damaged version is the matter of the requests that ask for it.
-        with suppress(ShardwrightError):
-            models = source.cost_models(hardware)
-            _loaded[_key(hardware, models.versions)] = models
+        for policy in (None, *source.policies(hardware)):
+            # A damaged version is the matter of the requests that ask for it.
+            with suppress(ShardwrightError):
+                models = source.cost_models(hardware, policy=policy)
+                _loaded[_key(hardware, models.versions)] = models
 
 
 def _follow_parent() -> None:

@@ -28,7 +28,7 @@ from service.api.stored_plans import plan_diff, running_plan
 from service.cost_models.analytic import is_analytic
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.plan import Algorithm, Running
+from service.domain.plan import LEARNED, Algorithm, Running
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
@@ -51,33 +51,36 @@ class ModelVersions:
         """
         self._source = source
         self._metrics = metrics
-        self._loaded: dict[str, CostModels] = {}
+        self._loaded: dict[tuple[str, Algorithm | None], CostModels] = {}
 
-    def of(self, hardware: str) -> dict[str, str]:
-        """Version of each model of some hardware, by kind.
-
-        Raises:
-            UnknownHardware: there are no models for it.
-            DamagedArtifact: they cannot be trusted.
-        """
-        return self._models(hardware).versions
-
-    def identity(self, hardware: str) -> dict[str, str]:
-        """Versions and digest of the models of some hardware: what an answer depends on besides the question.
+    def of(self, hardware: str, algorithm: Algorithm | None = None) -> dict[str, str]:
+        """Version of each model of some hardware, by kind; with the algorithm's policy, where there is one.
 
         Raises:
             UnknownHardware: there are no models for it.
             DamagedArtifact: they cannot be trusted.
         """
-        models = self._models(hardware)
+        return self._models(hardware, algorithm).versions
+
+    def identity(self, hardware: str, algorithm: Algorithm) -> dict[str, str]:
+        """Versions and digest of the models that an algorithm needs: what an answer depends on besides the question.
+
+        Raises:
+            UnknownHardware: there are no models for it.
+            DamagedArtifact: they cannot be trusted.
+        """
+        models = self._models(hardware, algorithm)
         return {**models.versions, "digest": models.digest}
 
-    def _models(self, hardware: str) -> CostModels:
-        if hardware not in self._loaded:
+    def _models(self, hardware: str, algorithm: Algorithm | None) -> CostModels:
+        policy = algorithm if algorithm in LEARNED else None
+        if (hardware, policy) not in self._loaded:
+            priced_by = self._models(hardware, None).versions if policy else None
+            found = self._source.cost_models(hardware, priced_by, policy)
             # The first that were found stay, also where two requests looked at once.
-            models = self._loaded.setdefault(hardware, self._source.cost_models(hardware))
+            models = self._loaded.setdefault((hardware, policy), found)
             self._metrics.models_loaded(hardware, models.versions)
-        return self._loaded[hardware]
+        return self._loaded[hardware, policy]
 
     def check(self) -> Check:
         """Whether the models of some hardware can be used, and what keeps others from it."""
@@ -88,7 +91,8 @@ class ModelVersions:
             damaged = ["the model store cannot be read"]
         if not self._loaded:
             return Check(False, "; ".join(damaged) or "there are no cost models")
-        loaded = [version for models in self._loaded.values() for version in models.versions.values()]
+        loaded = [models.compute.version for models in self._loaded.values()]
+        loaded += [models.communication.version for models in self._loaded.values()]
         if all(map(is_analytic, loaded)):
             # Data sheets are always sound: they must not hide that all that was measured is damaged.
             said = "no measured cost models: only hardware with a data sheet can be planned for"
@@ -97,7 +101,8 @@ class ModelVersions:
 
     def _damage(self, hardware: str) -> str | None:
         try:
-            self.of(hardware)
+            for policy in (None, *self._source.policies(hardware)):
+                self.of(hardware, policy)
         except ShardwrightError as error:
             fields = {"hardware": hardware, "kind": error.kind, "cause": error.detail}
             _log.warning("cost models cannot be used", extra={"fields": fields})
@@ -192,7 +197,7 @@ class Planning:
 
     def _answer(self, request: PlanRequest, arrived: float) -> Answer:
         content, running = request_content(request), self._running(request)
-        plan_id = plan_id_of(content, self._models.identity(request.devices.hardware), running)
+        plan_id = plan_id_of(content, self._models.identity(request.devices.hardware, request.algorithm), running)
         answer, shared = self._in_flight.run(
             plan_id, lambda: self._found_or_made(request, running, content, plan_id, arrived)
         )
@@ -210,7 +215,7 @@ class Planning:
     def _found_or_made(
         self, request: PlanRequest, running: Running | None, content: Mapping[str, Any], plan_id: str, arrived: float
     ) -> Answer:
-        versions = self._models.of(request.devices.hardware)
+        versions = self._models.of(request.devices.hardware, request.algorithm)
         stored, lost_s = self._looked_up(plan_id)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(request, stored)

@@ -40,7 +40,7 @@ _STATUS: Final[Mapping[str, int]] = {
 _TITLES: Final[Mapping[str, str]] = {
     "invalid_request": "The request is not valid",
     "unsupported_sharding": "No cost model describes this way of sharding",
-    "unsupported_algorithm": "This version does not have the algorithm",
+    "unsupported_algorithm": "No policy of the algorithm was trained for this hardware",
     "unknown_hardware": "No cost models exist for this hardware",
     "infeasible": "No plan meets the request",
     "no_plan_in_time": "No plan was found in time",

@@ -170,7 +170,9 @@ class PlanRequest(_Request):
         Algorithm.AUTO,
         strict=False,
         description="auto ranks plans by what they can be expected to cost, since predictions err, and takes none "
-        "above those that it started from. Those that this version lacks are answered 422 unsupported_algorithm.",
+        "above those that it started from. dreamshard and autoshard place tables by a policy that was trained for the "
+        "hardware, whole and as NeuroShard's outer search cuts them, whichever is predicted to cost less; hardware "
+        "without such a policy is answered 422 unsupported_algorithm, with how to train one.",
     )
     time_limit_ms: int | None = Field(
         None, ge=1, le=MAX_EXACT_INT, description="From arrival to answer; null is the service's default (2000)."

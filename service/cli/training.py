@@ -1,4 +1,4 @@
-"""``shardwright train``: cost models from stored measurements."""
+"""``shardwright train compute | communication``: cost models from stored measurements."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +9,9 @@ from service.cli.common import DataDir, Hardware, ModelStoreRoot, progress_bar, 
 if TYPE_CHECKING:
     from service.usecases.train_models import TrainedVersion
 
-app = typer.Typer(no_args_is_help=True, help="Train cost models on the stored measurements.")
+app = typer.Typer(
+    no_args_is_help=True, help="Train cost models on the stored measurements, and policies that place tables."
+)
 
 
 @app.command()

@@ -60,7 +60,7 @@ class UnsupportedSharding(ShardwrightError):
 
 
 class UnsupportedAlgorithm(ShardwrightError):
-    """An algorithm of the contract that this version does not have yet."""
+    """No policy of the algorithm was trained for the hardware; ``data['available']`` names those that need none."""
 
     kind = "unsupported_algorithm"
 

@@ -164,10 +164,20 @@ def combination_fingerprint(tables: tuple[Table, ...], batch_size: int, optimize
 
 def table_part(table: Table) -> Split:
     """Part of a table, whatever its width, precision and pooling mode: 70% train, 15% each of the others."""
+    bucket = _bucket(table)
+    return Split.TEST if bucket < 3 else Split.VALIDATION if bucket < 6 else Split.TRAIN
+
+
+def table_half(table: Table) -> Split:
+    """Half of a table, train or test; frozen as ``table_part`` is, whose other parts are all in the test half."""
+    return Split.TEST if _bucket(table) < 10 else Split.TRAIN
+
+
+def _bucket(table: Table) -> int:
+    """One of twenty, by what a table is apart from its name, width, precision and pooling mode."""
     content = configuration_content(table)
     del content["data_type"], content["pooling_mode"]
-    bucket = int(content_hash(content)[:8], 16) % 20
-    return Split.TEST if bucket < 3 else Split.VALIDATION if bucket < 6 else Split.TRAIN
+    return int(content_hash(content)[:8], 16) % 20
 
 
 def _bench(environment: Mapping[str, str]) -> int:

@@ -35,6 +35,10 @@ class Algorithm(StrEnum):
     RANDOM = "random"
 
 
+LEARNED = (Algorithm.DREAMSHARD, Algorithm.AUTOSHARD)
+"""Algorithms that need a policy which was trained for the hardware."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constraints:
     """What a plan may do.

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from service.domain.error_law import ErrorLaw
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
+from service.domain.policy import PlacementPolicy
 from service.domain.tables import Optimizer, Table
 
 Floats = NDArray[np.float64]
@@ -144,22 +145,27 @@ class CommunicationCostModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CostModels:
-    """The versions that price a plan together.
+    """The versions that make a plan together.
 
     Attributes:
         compute: prices a device.
         communication: prices the exchanges.
         digest: hash of what the versions hold; two stores may use one name for different weights.
+        policy: places tables, where the algorithm is one that was trained for this.
     """
 
     compute: ComputeCostModel
     communication: CommunicationCostModel
     digest: str = ""
+    policy: PlacementPolicy | None = None
 
     @property
     def versions(self) -> dict[str, str]:
-        """Version of each model, by kind."""
-        return {"compute": self.compute.version, "communication": self.communication.version}
+        """Version of each model, by kind; of a policy that is the algorithm's name."""
+        found = {"compute": self.compute.version, "communication": self.communication.version}
+        if self.policy is not None:
+            found[self.policy.algorithm.value] = self.policy.version
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.domain.errors import DamagedArtifact
+from service.domain.plan import Algorithm
+from service.domain.policy import Scorer, Seen
 from service.domain.ports import Floats
 from service.domain.tables import Table
 from service.policies.networks import LOGIT_DECIMALS, Flags, layers, linear, lstm_cell, two_layers
-from service.policies.policy import Scorer, Seen
 from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURES_VERSION, policy_features
 
 LSTM_LAYERS, LOGIT_LAYERS = 2, 4
@@ -63,6 +64,8 @@ cost model answers in units of ``cost_unit_ms``. Values of states serve training
 
 class AutoShardNetworks:
     """The two networks; what a device sums is both embeddings of its tables, E + G numbers."""
+
+    algorithm = Algorithm.AUTOSHARD
 
     def __init__(self, version: str, weights: Arrays, features_version: int) -> None:
         """Takes the arrays of ``AUTOSHARD_SHAPES``.

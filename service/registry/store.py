@@ -10,7 +10,7 @@ compute and for communication each on its own.
 import hashlib
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,19 +29,28 @@ from service.cost_models.analytic import (
     fingerprint,
     is_analytic,
 )
+from service.cost_models.arrays import Arrays
 from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, analytic_of
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
 from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import PROCESSORS, DataSheet, Processor
 from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.errors import DamagedArtifact, UnknownHardware
-from service.domain.plan import content_hash
+from service.domain.plan import LEARNED, Algorithm, content_hash
+from service.domain.policy import PlacementPolicy
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
+from service.policies.autoshard import AutoShardNetworks
+from service.policies.dreamshard import DreamShardNetworks
 
 FORMAT = 1
 """Layout of a manifest; raised when it changes."""
 
 COMPUTE, COMMUNICATION = "compute", "communication"
+
+_POLICIES: Mapping[Algorithm, Callable[[str, Arrays, int], PlacementPolicy]] = {
+    Algorithm.DREAMSHARD: DreamShardNetworks,
+    Algorithm.AUTOSHARD: AutoShardNetworks,
+}
 
 _MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
 _MEASUREMENTS, _MEASUREMENT_FILE = "measurements", "measurements.json.gz"
@@ -52,8 +61,8 @@ class Version:
     """One version of one model of one hardware.
 
     Attributes:
-        hardware: what it prices.
-        model: ``compute`` or ``communication``.
+        hardware: what it is for.
+        model: ``compute``, ``communication``, or an algorithm whose policy it is.
         number: counts up.
         analytic: whether it comes from a data sheet, and so is no file of a store.
     """
@@ -106,12 +115,19 @@ class ModelStore:
         found = next(whole, None)
         return Version(hardware, model, found) if found else None
 
-    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> CostModels:
-        """The cost models of a hardware.
+    def policies(self, hardware: str) -> list[Algorithm]:
+        """Algorithms of which there is a policy for a hardware."""
+        return [algorithm for algorithm in LEARNED if self.latest(hardware, algorithm.value)]
+
+    def cost_models(
+        self, hardware: str, versions: Mapping[str, str] | None = None, policy: Algorithm | None = None
+    ) -> CostModels:
+        """The models of a hardware.
 
         Args:
             hardware: what they price.
             versions: name of the version of each kind, as in ``CostModels.versions``; the newest ones without it.
+            policy: the algorithm whose newest policy comes with them, where there is one and none is named.
 
         Raises:
             UnknownHardware: there are none; ``data['known']`` names the hardware that has them.
@@ -128,8 +144,23 @@ class ModelStore:
         )
         if compute is None or communication is None:
             raise DamagedArtifact(f"a model version of {hardware} vanished while it was being read")
-        digest = content_hash({"weights": [self._held(version) for version in (compute, communication)]})
-        return CostModels(self._compute(compute), self._communication(communication), digest)
+        placing = self._policy_version(hardware, versions, policy)
+        held = [self._held(version) for version in (compute, communication, placing) if version]
+        return CostModels(
+            self._compute(compute),
+            self._communication(communication),
+            content_hash({"weights": held}),
+            self.policy(placing) if placing else None,
+        )
+
+    def policy(self, version: Version) -> PlacementPolicy:
+        """Loads a policy; raises DamagedArtifact where its files are not what was written."""
+        manifest, weights = self.read(version)
+        try:
+            features_version = int(manifest["features_version"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise _of_another_release(version, error) from error
+        return _POLICIES[Algorithm(version.model)](str(version), weights, features_version)
 
     def compute_model(self, version: Version) -> ComputeModel | CalibratedCompute:
         """Loads a compute model of either kind; raises DamagedArtifact where its files are not what was written."""
@@ -187,8 +218,8 @@ class ModelStore:
         """Writes the next version, whole or not at all.
 
         Args:
-            hardware: what it prices.
-            model: ``compute`` or ``communication``.
+            hardware: what it is for.
+            model: ``compute``, ``communication``, or an algorithm whose policy it is.
             weights: arrays by name.
             facts: what the manifest says besides format, name and hashes; JSON-like.
         """
@@ -209,6 +240,14 @@ class ModelStore:
             self._fs.rm(self._path(hardware, model, str(version.number)), recursive=True)
             raise
         return version
+
+    def _policy_version(
+        self, hardware: str, versions: Mapping[str, str] | None, policy: Algorithm | None
+    ) -> Version | None:
+        named = [versions[algorithm.value] for algorithm in LEARNED if versions and algorithm.value in versions]
+        if named:
+            return Version.parse(named[0])
+        return self.latest(hardware, policy.value) if policy else None
 
     def _compute(self, version: Version) -> ComputeCostModel:
         if version.analytic:

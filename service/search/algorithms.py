@@ -1,14 +1,16 @@
-"""The algorithms of the contract that exist, by name."""
+"""The algorithms of the contract, by name."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from service.domain.deadline import Deadline
 from service.domain.errors import UnsupportedAlgorithm
-from service.domain.plan import Algorithm
+from service.domain.plan import LEARNED, Algorithm
+from service.domain.ports import CostModels
 from service.search.auto import auto
 from service.search.feasibility import Found
 from service.search.greedy import WEIGHTS, Weight, greedy, random
+from service.search.learned import learned
 from service.search.neuroshard import neuroshard
 from service.search.workspace import Workspace
 
@@ -34,17 +36,30 @@ SEARCHES: Mapping[Algorithm, Search] = {
     **{algorithm: partial(_greedy, weight) for algorithm, weight in WEIGHTS.items()},
     Algorithm.RANDOM: random,
 }
+"""Those that need no trained policy."""
 
 
-def search_of(algorithm: Algorithm) -> Search:
+def search_of(algorithm: Algorithm, models: CostModels, hardware: str) -> Search:
     """The function that runs an algorithm.
 
+    Args:
+        algorithm: one of the contract's.
+        models: of the hardware; with the policy where the algorithm is one of ``LEARNED``.
+        hardware: its name.
+
     Raises:
-        UnsupportedAlgorithm: this version does not have it; ``data['available']`` names those that it has.
+        UnsupportedAlgorithm: no policy of it was trained for this hardware; ``data['available']`` names those that are
+            there for any.
     """
-    found = SEARCHES.get(algorithm)
-    if found is None:
+    if algorithm not in LEARNED:
+        return SEARCHES[algorithm]
+    policy = models.policy
+    if policy is None or policy.algorithm is not algorithm:
         available = [known.value for known in SEARCHES]
-        detail = f"algorithm {algorithm.value!r} is not available, these are: {', '.join(available)}"
-        raise UnsupportedAlgorithm(detail, algorithm=algorithm.value, available=available)
-    return found
+        raise UnsupportedAlgorithm(
+            f"no {algorithm.value} policy was trained for hardware {hardware!r}: train one with `shardwright train "
+            f"{algorithm.value} --hardware {hardware}`, or ask for one of {', '.join(available)}",
+            algorithm=algorithm.value,
+            available=available,
+        )
+    return partial(learned, policy)

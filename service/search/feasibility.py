@@ -6,7 +6,7 @@ import numpy as np
 
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
-from service.domain.plan import Problem, ShardingType
+from service.domain.plan import Algorithm, Problem, ShardingType
 from service.domain.ports import CostModels
 from service.search.catalogue import Integers, no_plan_in_time
 from service.search.cuts import can_be_cut
@@ -26,12 +26,14 @@ class Found:
         placement: device of each piece; [S].
         cut_short: whether the deadline ended the search before it was through.
         by_memory_alone: whether costs played no part, because the algorithm itself found no placement.
+        instead: the algorithm that placed them, because the one that was asked for found no placement.
     """
 
     workspace: Workspace = field(repr=False)
     placement: Integers = field(repr=False)
     cut_short: bool = False
     by_memory_alone: bool = False
+    instead: Algorithm | None = None
 
 
 def place_by_memory(workspace: Workspace, deadline: Deadline) -> Found:

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.deadline import Deadline
+from service.domain.policy import PlacementPolicy, Seen
 from service.domain.ports import Floats
 from service.policies.networks import drawn
-from service.policies.policy import PlacementPolicy, Seen
 from service.search.catalogue import Integers, ticks
 from service.search.episodes import Episodes
 from service.search.greedy import lowest_device

@@ -1,6 +1,7 @@
 """From a plan that is running to a better one, within the bytes that may move."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,8 +61,9 @@ def replan(workspace: Workspace, search: Search, running: Running, seed: int, de
         raise _too_much(moved, min(least), limit or 0)
     chosen = min(within)[2]
     space, placement = plans[chosen].holdings.workspace()
-    by_memory = fresh.by_memory_alone and plans[chosen] is plans[-1]
-    return Found(space, placement, cut_short=not finished, by_memory_alone=by_memory)
+    if plans[chosen] is plans[-1]:
+        return replace(fresh, workspace=space, placement=placement, cut_short=not finished)
+    return Found(space, placement, cut_short=not finished)
 
 
 def _started(workspace: Workspace, moved: Moved, deadline: Deadline) -> Holdings | None:

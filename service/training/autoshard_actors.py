@@ -15,7 +15,7 @@ from service.policies.networks import Flags, drawn, log_probabilities
 from service.search.catalogue import Integers
 from service.search.episodes import Episodes
 from service.search.policy_placement import ordered, seen
-from service.training.training_tasks import TrainingTasks
+from service.training.autoshard_tasks import TrainingTasks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,6 +50,7 @@ def run(
     folder: Path | None = None,
     every: int = 1,
     report: Callable[[int], None] = lambda done: None,
+    judge: Callable[[], Mapping[str, float]] = dict,
 ) -> None:
     """Trains to the end, from the checkpoint in the folder where there is one.
 
@@ -59,6 +60,7 @@ def run(
         folder: where the checkpoint and the event files are; neither is written without one.
         every: steps between checkpoints; the last step always has one.
         report: told how many steps are done.
+        judge: what else to write to the event files, looked at with each checkpoint.
 
     Raises:
         InvalidInputFile: the checkpoint cannot be read, or is of another run.
@@ -73,12 +75,16 @@ def run(
     if checkpoint.exists():
         trainer.restore(_state(checkpoint, digest))
     report(trainer.done)
-    # Events of steps after the checkpoint are of a run that was cut off: TensorBoard is told to drop them.
-    with SummaryWriter(str(folder), purge_step=trainer.done) as events:
+    # Events of steps after the checkpoint are of a run that was cut off: TensorBoard is told to drop them. A file's
+    # name has the second in it, and its writer would overwrite another of the same name.
+    files = len(list(folder.glob("events.*")))
+    with SummaryWriter(str(folder), purge_step=trainer.done, filename_suffix=f".{files}") as events:
         while trainer.done < trainer.steps:
             for name, value in trainer.step().items():
                 events.add_scalar(name, value, trainer.done)
             if trainer.done % every == 0 or trainer.done == trainer.steps:
+                for name, value in judge().items():
+                    events.add_scalar(name, value, trainer.done)
                 events.flush()
                 _save(checkpoint, {"identity": digest, "state": trainer.state()})
             report(trainer.done)

@@ -96,20 +96,19 @@ def make_plan(
 
     Raises:
         InvalidRequest: ``problem_faults`` finds any.
-        UnsupportedAlgorithm: this version does not have the algorithm.
+        UnsupportedAlgorithm: the algorithm needs a policy, and the models have none of it.
         Infeasible: no plan fits in memory, or none was found.
         NoPlanInTime: the deadline passed before any plan was found.
     """
     faults = problem_faults(problem)
     if faults:
         raise InvalidRequest(faults)
-    search, began = search_of(algorithm), deadline.clock()
+    search, began = search_of(algorithm, models, problem.topology.hardware), deadline.clock()
     check_feasible(problem, deadline)
     found = _placed(problem, models, search, seed, deadline, running, began)
     before = held_before(problem, running) if running else None
     plan = priced(problem, models, shards_of(found.workspace, found.placement, before))
     novelty = novelty_of(problem, models, plan.shards)
-    by_memory = [f"{algorithm.value} found no placement that fits: tables were placed by memory alone"]
     return PlanResult(
         status=PlanStatus.CUT_SHORT if found.cut_short else PlanStatus.COMPLETE,
         algorithm=algorithm,
@@ -121,7 +120,7 @@ def make_plan(
         models=models.versions,
         assumptions=(
             *assumptions_of(problem, models, plan, novelty),
-            *(by_memory if found.by_memory_alone else []),
+            *_stood_in(found, algorithm),
         ),
         novelty=novelty,
         moves=None if running is None else moves(problem, running, plan.shards),
@@ -199,6 +198,14 @@ def assumptions_of(problem: Problem, models: CostModels, plan: Priced, novelty: 
         *_row_wise_cuts(problem, pieces),
         *_whole_unasked(problem, pieces),
     ]
+
+
+def _stood_in(found: Found, algorithm: Algorithm) -> list[str]:
+    if not found.by_memory_alone and found.instead is None:
+        return []
+    by = "by memory alone" if found.by_memory_alone or found.instead is None else f"by {found.instead.value}"
+    lacking = "in time" if found.cut_short else "that fits"
+    return [f"{algorithm.value} found no placement {lacking}: tables were placed {by}"]
 
 
 def _row_wise_cuts(problem: Problem, pieces: Mapping[str, int]) -> list[str]:

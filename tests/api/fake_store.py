@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from service.domain.errors import DamagedArtifact, UnknownHardware
+from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, Embeddings
 from service.domain.tables import Optimizer, Table
 from tests.fakes import FakeCommunication, FakeCompute
+from tests.policies.random_networks import random_networks
 
 
 class SlowCompute(FakeCompute):
@@ -39,6 +41,8 @@ _COMPUTE = {"broken": BrokenCompute, "fake": FakeCompute, "slow": SlowCompute, "
 class FakeStore:
     """Cost models of hardware ``fake``; of ``slow``, which takes a second over a plan; of ``stuck``; of ``broken``.
 
+    Hardware ``fake`` has a policy of DreamShard, none has one of AutoShard.
+
     Two files in the root, where they are there, change what is found: ``latest`` has the number of the newest compute
     version, ``damaged`` the names of hardware whose models cannot be read.
     """
@@ -49,14 +53,21 @@ class FakeStore:
     def hardware(self) -> list[str]:
         return list(_COMPUTE)
 
-    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> CostModels:
+    def policies(self, hardware: str) -> list[Algorithm]:
+        return [Algorithm.DREAMSHARD] if hardware == "fake" else []
+
+    def cost_models(
+        self, hardware: str, versions: Mapping[str, str] | None = None, policy: Algorithm | None = None
+    ) -> CostModels:
         if hardware not in _COMPUTE:
             raise UnknownHardware(f"no cost models for {hardware!r}", known=self.hardware())
         if hardware in self._said("damaged").split():
             raise DamagedArtifact(f"{hardware}/compute/1: manifest.json cannot be read: '/secret/manifest.json'")
         compute = _COMPUTE[hardware]()
         compute.version = versions["compute"] if versions else f"fake/compute/{self._said('latest') or 1}"
-        return CostModels(compute, FakeCommunication())
+        named = Algorithm.DREAMSHARD.value in (versions or {})
+        placing = random_networks(3) if named or policy in self.policies(hardware) else None
+        return CostModels(compute, FakeCommunication(), policy=placing)
 
     def _said(self, name: str) -> str:
         path = self.root / name

@@ -157,8 +157,23 @@ def test_a_request_that_cannot_be_met_says_why_and_what_would_help(client: httpx
     assert problem["remedies"]
 
 
-def test_an_algorithm_that_does_not_exist_yet_is_refused_and_others_are_named(client: httpx.Client) -> None:
+def test_a_trained_policy_places_tables_and_the_plan_names_its_version(client: httpx.Client) -> None:
     response = client.post("/plan", json=request(algorithm="dreamshard"))
+    assert response.status_code == 200
+    plan = response.json()
+    assert plan["algorithm"] == "dreamshard"
+    priced_by = {"compute": "fake/compute/1", "communication": "fake/communication/1"}
+    assert plan["models"] == {**priced_by, "dreamshard": "random 3"}
+    assert {tuple(shard["columns"]) for shard in plan["shards"] if shard["table"] == "t2"}
+    assert client.post("/plan", json=request(algorithm="dreamshard")).json() == plan
+    other = client.post("/plan", json=request(algorithm="neuroshard")).json()
+    assert other["models"] == priced_by
+    assert client.post("/estimate", json={"plan_id": plan["plan_id"]}).json()["models"] == priced_by
+
+
+def test_an_algorithm_without_a_policy_is_refused_with_the_remedy_and_others_are_named(client: httpx.Client) -> None:
+    response = client.post("/plan", json=request(algorithm="autoshard"))
+    assert "shardwright train autoshard --hardware fake" in response.json()["detail"]
     assert (response.status_code, kind(response)) == (422, "unsupported_algorithm")
     assert response.json()["pointer"] == "/algorithm"
     assert "neuroshard" in response.json()["available"]

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from service.api.outages import OutageMemory
 from service.api.planning import ModelVersions
 from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
+from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.registry.store import ModelStore
 from service.storage.plans import PlanRepository
@@ -214,8 +215,10 @@ def test_a_model_store_that_cannot_be_read_is_said_so() -> None:
 class OtherWeights(FakeStore):
     """The same version names for other weights."""
 
-    def cost_models(self, hardware: str, versions: Mapping[str, str] | None = None) -> CostModels:
-        return replace(super().cost_models(hardware, versions), digest="other")
+    def cost_models(
+        self, hardware: str, versions: Mapping[str, str] | None = None, policy: Algorithm | None = None
+    ) -> CostModels:
+        return replace(super().cost_models(hardware, versions, policy), digest="other")
 
 
 def test_a_plan_of_other_weights_under_the_same_version_names_is_another_plan() -> None:

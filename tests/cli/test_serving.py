@@ -108,7 +108,7 @@ def test_estimate_prices_shards(tmp_path: Path) -> None:
     ("command", "body", "kind"),
     [
         ("plan", {"tables": []}, "invalid_request"),
-        ("plan", request(algorithm="dreamshard"), "unsupported_algorithm"),
+        ("plan", request(algorithm="autoshard"), "unsupported_algorithm"),
         ("estimate", {"plan_id": "0" * 32}, "storage_unavailable"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from service.domain.errors import DamagedArtifact
+from service.domain.policy import Seen
 from service.domain.tables import Table
 from service.policies.autoshard import (
     AUTOSHARD_SHAPES,
@@ -16,7 +17,6 @@ from service.policies.autoshard import (
     relative_costs,
 )
 from service.policies.networks import lstm_cell
-from service.policies.policy import Seen
 from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURES_VERSION
 from tests.policies.random_autoshard import SIZES, autoshard_arrays, autoshard_networks
 

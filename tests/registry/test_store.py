@@ -17,9 +17,11 @@ from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.plan import Algorithm, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
+from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.registry.store import ModelStore, Version
 from service.usecases.make_plan import PlanStatus, make_plan
 from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, MEASURED, exchange_weights, weights
+from tests.policies.random_networks import random_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -320,3 +322,31 @@ def test_memory_that_no_such_device_has_is_said_whether_or_not_it_was_measured(t
     (said,) = [sentence for sentence in plan.assumptions if "memory_bytes" in sentence]
     assert "200.0 GB" in said
     assert "80 GB" in said
+
+
+def test_a_policy_comes_with_the_models_that_it_is_asked_for_with(store: ModelStore) -> None:
+    assert store.policies("cpu-x") == []
+    assert store.cost_models("cpu-x", policy=Algorithm.DREAMSHARD).policy is None
+    facts = {"features_version": POLICY_FEATURES_VERSION}
+    store.write("cpu-x", "dreamshard", random_arrays(1), facts)
+    without = store.cost_models("cpu-x")
+    assert without.policy is None
+    assert store.policies("cpu-x") == [Algorithm.DREAMSHARD]
+    models = store.cost_models("cpu-x", policy=Algorithm.DREAMSHARD)
+    assert models.versions == {**without.versions, "dreamshard": "cpu-x/dreamshard/1"}
+    assert models.digest != without.digest
+    assert store.cost_models("cpu-x", policy=Algorithm.AUTOSHARD).digest == without.digest
+    store.write("cpu-x", "dreamshard", random_arrays(2), facts)
+    newest = store.cost_models("cpu-x", without.versions, Algorithm.DREAMSHARD)
+    assert newest.versions["dreamshard"] == "cpu-x/dreamshard/2"
+    named = store.cost_models("cpu-x", models.versions, Algorithm.DREAMSHARD)
+    assert (named.versions, named.digest) == (models.versions, models.digest)
+
+
+def test_a_policy_of_other_features_is_refused_by_name(store: ModelStore) -> None:
+    version = store.write("cpu-x", "dreamshard", random_arrays(1), {"features_version": POLICY_FEATURES_VERSION + 1})
+    with pytest.raises(DamagedArtifact, match="cpu-x/dreamshard/1 was trained on policy features version"):
+        store.policy(version)
+    other = store.write("cpu-x", "dreamshard", random_arrays(1), {})
+    with pytest.raises(DamagedArtifact, match=r"cpu-x/dreamshard/2.*shardwright train dreamshard --hardware cpu-x"):
+        store.policy(other)

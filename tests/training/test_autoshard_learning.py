@@ -15,9 +15,9 @@ from service.search.workspace import Workspace
 from service.training.autoshard_actors import Actors, Played, Segment
 from service.training.autoshard_learner import Learner
 from service.training.autoshard_networks import AutoShard
+from service.training.autoshard_tasks import TrainingTasks
 from service.training.dreamshard_networks import masked_log_probabilities
 from service.training.ring_buffer import Shards
-from service.training.training_tasks import TrainingTasks
 from tests.training.autoshard_tasks import SMALL, mixed, space
 
 

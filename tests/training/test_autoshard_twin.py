@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from service.domain.policy import Seen
 from service.policies.autoshard import AutoShardNetworks
-from service.policies.policy import Seen
 from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURES_VERSION
 from service.training.autoshard_networks import AutoShard, AutoShardSizes, mean_counts, relative_costs
 from tests.training.autoshard_tasks import SMALL

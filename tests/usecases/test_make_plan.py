@@ -15,6 +15,7 @@ from service.cost_models.assumptions import novelty_assumptions
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest, NoPlanInTime, UnsupportedAlgorithm
 from service.domain.plan import (
+    LEARNED,
     Algorithm,
     Constraints,
     Problem,
@@ -30,6 +31,7 @@ from service.search.algorithms import SEARCHES
 from service.usecases.estimate import estimate
 from service.usecases.make_plan import PlanStatus, make_plan
 from tests.fakes import FakeCommunication, FakeCompute, fake_models
+from tests.policies.random_networks import random_networks
 from tests.search import oracle
 from tests.search.applying import applied
 from tests.search.strategies import COLUMN_WISE, problems
@@ -88,9 +90,13 @@ def test_an_estimate_of_a_plan_is_its_own_prediction(problem: Problem, algorithm
 
 
 @pytest.mark.parametrize("algorithm", [name for name in Algorithm if name not in SEARCHES])
-def test_an_algorithm_that_does_not_exist_yet_is_refused_naming_those_that_do(algorithm: Algorithm) -> None:
-    with pytest.raises(UnsupportedAlgorithm) as caught:
-        make_plan(_problem(), fake_models(), algorithm, 0, Deadline())
+def test_an_algorithm_without_its_policy_is_refused_naming_the_remedy_and_those_that_need_none(
+    algorithm: Algorithm,
+) -> None:
+    other = next(name for name in LEARNED if name is not algorithm)
+    models = replace(fake_models(), policy=random_networks(0) if other is Algorithm.DREAMSHARD else None)
+    with pytest.raises(UnsupportedAlgorithm, match=f"shardwright train {algorithm.value} --hardware fake") as caught:
+        make_plan(_problem(), models, algorithm, 0, Deadline())
     assert caught.value.data["algorithm"] == algorithm.value
     available = caught.value.data["available"]
     assert sorted(available) == sorted(

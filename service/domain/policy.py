@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.domain.ports import Floats
+import numpy as np
+from numpy.typing import NDArray
+
+from service.domain.plan import Algorithm
 from service.domain.tables import Table
-from service.policies.networks import Flags
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +29,7 @@ class Seen:
     placed: Floats
     sums: Floats
     used: Floats
-    devices: Flags
+    devices: NDArray[np.bool_]
 
 
 class Scorer(Protocol):
@@ -37,6 +41,10 @@ class Scorer(Protocol):
 
 class PlacementPolicy(Protocol):
     """Places any number of tables on any number of devices; numpy only, so that planning processes stay light."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm whose policy it is."""
 
     @property
     def version(self) -> str:

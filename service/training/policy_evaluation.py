@@ -1,0 +1,102 @@
+"""How good a policy's placements are, beside random ones and the heuristics', by predicted cost and balance."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.deadline import NEVER
+from service.domain.errors import Infeasible
+from service.domain.plan import Algorithm
+from service.domain.policy import PlacementPolicy
+from service.domain.ports import Floats
+from service.search.catalogue import Integers
+from service.search.feasibility import place_by_memory
+from service.search.greedy import WEIGHTS, greedy_placement, random
+from service.search.policy_placement import policy_placement
+from service.search.rewards import compute_balance, minus_plan_cost
+from service.search.workspace import Workspace
+
+POLICY, SAMPLED = "policy", "policy_sampled"
+"""Names of the likeliest placement, and of the cheapest of that and some samples."""
+
+Placing = Callable[[Workspace], Integers | None]
+"""Places a workspace's pieces, or comes to a dead end."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """What some way of placing made of N workspaces; where it came to a dead end, memory alone placed the pieces.
+
+    Attributes:
+        costs: predicted, milliseconds; [N].
+        balance: the least compute of a device over the largest; [N].
+        dead_ends: how many there were.
+    """
+
+    costs: Floats
+    balance: Floats
+    dead_ends: int
+
+    def as_dict(self) -> dict[str, float]:
+        """For a manifest."""
+        means = (round(float(self.costs.mean()), 4), round(float(self.balance.mean()), 4))
+        return {"mean_cost_ms": means[0], "mean_balance": means[1], "dead_ends": self.dead_ends}
+
+
+def heuristic(weight: Algorithm) -> Placing:
+    """A greedy heuristic."""
+    return lambda workspace: greedy_placement(workspace, WEIGHTS[weight])
+
+
+def at_random(workspace: Workspace) -> Integers | None:
+    """The random baseline, seed 0."""
+    try:
+        found = random(workspace, 0, NEVER)
+    except Infeasible:
+        return None
+    return None if found.by_memory_alone else found.placement
+
+
+def by_policy(policy: PlacementPolicy, samples: int) -> Placing:
+    """A policy's likeliest devices, or the cheapest of that placement and some samples."""
+    return lambda workspace: policy_placement(workspace, policy, samples, 0, NEVER)
+
+
+def judged(workspaces: Sequence[Workspace], place: Placing) -> Results:
+    """What a way of placing makes of workspaces.
+
+    Raises:
+        Infeasible: it came to a dead end, and no placement was found without regard to costs either.
+    """
+    costs, balance, dead_ends = [], [], 0
+    for workspace in workspaces:
+        placement = place(workspace)
+        if placement is None:
+            dead_ends += 1
+            placement = place_by_memory(workspace, NEVER).placement
+        costs.append(-float(minus_plan_cost(workspace, placement[None])[0]))
+        balance.append(float(compute_balance(workspace, placement[None])[0]))
+    return Results(np.array(costs), np.array(balance), dead_ends)
+
+
+def evaluated(workspaces: Sequence[Workspace], policy: PlacementPolicy, samples: int) -> dict[str, Results]:
+    """A policy beside the baselines, by name.
+
+    Args:
+        workspaces: that it was not trained on.
+        policy: what is judged.
+        samples: placements that are drawn for ``SAMPLED``.
+    """
+    ways = {
+        POLICY: by_policy(policy, 0),
+        SAMPLED: by_policy(policy, samples),
+        Algorithm.RANDOM.value: at_random,
+        **{weight.value: heuristic(weight) for weight in WEIGHTS},
+    }
+    return {name: judged(workspaces, place) for name, place in ways.items()}
+
+
+def best_heuristic(results: Mapping[str, Results]) -> str:
+    """The heuristic whose mean cost is the lowest."""
+    return min((weight.value for weight in WEIGHTS), key=lambda name: float(results[name].costs.mean()))

@@ -1,0 +1,174 @@
+"""Trains the policies of DreamShard and AutoShard and writes them as new versions, judged on tasks of other tables."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.domain.deadline import NEVER
+from service.domain.measurements import Split
+from service.domain.plan import Algorithm, Problem, content_hash
+from service.domain.policy import PlacementPolicy
+from service.domain.ports import CostModels, ModelWriter
+from service.domain.tables import Table
+from service.policies.table_features import POLICY_FEATURES_VERSION
+from service.search.precut import precut
+from service.search.workspace import Workspace
+from service.training.meters import Meter
+from service.training.policy_evaluation import POLICY, SAMPLED, Results, best_heuristic, evaluated
+from service.training.policy_job import PolicyTrainer, run
+from service.training.task_families import SHIPPED, TaskFamily, draw_problems, pool_half
+
+_HELD_OUT_SEED = 20_221_130
+"""Of the tasks that all versions are judged on: frozen, whatever a run's own seed."""
+
+_WATCHED = 4
+"""Held-out tasks of each family that are looked at while training goes on."""
+
+
+class PolicyKind(Protocol):
+    """An algorithm's way of training and of serving."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Its name."""
+
+    @property
+    def config(self) -> Any:
+        """Of the run; a dataclass."""
+
+    def trainer(self, workspaces: Sequence[Workspace], meter: Meter) -> PolicyTrainer:
+        """A trainer of the configuration that has done nothing yet."""
+
+    def policy(self, arrays: Mapping[str, NDArray[np.float32]]) -> PlacementPolicy:
+        """What serves, of a trainer's arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTasks:
+    """What a policy is trained and judged on.
+
+    Attributes:
+        families: that tasks are drawn from.
+        train: tasks of each family, of the train half of the pool.
+        held_out: tasks of each family, of the other half.
+        samples: placements drawn beside the likeliest, where the cheapest is judged.
+        seed: of the training tasks.
+    """
+
+    families: tuple[TaskFamily, ...] = SHIPPED
+    train: int = 60
+    held_out: int = 12
+    samples: int = 16
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPolicy:
+    """A version that was written, and what it makes of held-out tasks.
+
+    Attributes:
+        version: its name.
+        seconds: that training took, in this run.
+        results: by family and way of placing.
+    """
+
+    version: str
+    seconds: float
+    results: Mapping[str, Mapping[str, Results]]
+
+
+def train_policy_version(
+    kind: PolicyKind,
+    hardware: str,
+    pool: Sequence[Table],
+    models: CostModels,
+    writer: ModelWriter,
+    meter: Meter,
+    reward: str,
+    tasks: PolicyTasks,
+    now: datetime,
+    folder: Path | None = None,
+    report: Callable[[int, int], None] = lambda done, of: None,
+) -> TrainedPolicy:
+    """Trains a policy on tasks of the train half of a pool, judges it on the other half and writes the next version.
+
+    Args:
+        kind: what is trained, and how.
+        hardware: that it is for.
+        pool: tables that tasks are drawn from.
+        models: price placements, of the tasks that are trained on where ``meter`` predicts, of held-out ones always.
+        writer: where the version goes.
+        meter: finds out what placements cost.
+        reward: what the meter is, for the manifest.
+        tasks: to train and judge on.
+        now: the time.
+        folder: where checkpoints and event files are; a run goes on from the checkpoint that is there.
+        report: told how many steps are done, and of how many.
+
+    Raises:
+        ValueError: the tasks cannot be drawn.
+        InvalidInputFile: the checkpoint is damaged or of another run.
+    """
+    halves = {half: pool_half(pool, half) for half in (Split.TRAIN, Split.TEST)}
+    training = _workspaces(tasks, halves[Split.TRAIN], hardware, models, tasks.train, tasks.seed)
+    held_out = _workspaces(tasks, halves[Split.TEST], hardware, models, tasks.held_out, _HELD_OUT_SEED)
+    trainer = kind.trainer([space for spaces in training.values() for space in spaces], meter)
+    facts: dict[str, Any] = {
+        "algorithm": kind.algorithm.value,
+        "features_version": POLICY_FEATURES_VERSION,
+        "priced_by": {"versions": models.versions, "digest": models.digest},
+        "reward": reward,
+        "tasks": {**asdict(tasks), "pool": {"tables": len(pool), "fingerprint": _fingerprint(pool)}},
+        "training": asdict(kind.config),
+    }
+
+    def watched() -> dict[str, float]:
+        policy = kind.policy(trainer.arrays())
+        found = {}
+        for name, spaces in held_out.items():
+            results = evaluated(spaces[:_WATCHED], policy, 0)
+            found[f"held_out_cost_by_best_heuristics/{name}"] = _ratio(results, POLICY)
+        return found
+
+    began = time.monotonic()
+    run(trainer, content_hash(facts), folder, report=lambda done: report(done, trainer.steps), judge=watched)
+    seconds = time.monotonic() - began
+    arrays = trainer.arrays()
+    policy = kind.policy(arrays)
+    results = {name: evaluated(spaces, policy, tasks.samples) for name, spaces in held_out.items()}
+    told = {
+        name: {way: found.as_dict() for way, found in by_way.items()}
+        | {"cost_by_best_heuristics": {way: round(_ratio(by_way, way), 4) for way in (POLICY, SAMPLED)}}
+        for name, by_way in results.items()
+    }
+    facts |= {"created_at": now.isoformat(timespec="seconds"), "seconds": round(seconds, 1), "held_out": told}
+    return TrainedPolicy(str(writer.write(hardware, kind.algorithm.value, arrays, facts)), seconds, results)
+
+
+def _ratio(results: Mapping[str, Results], way: str) -> float:
+    """The mean cost of a way of placing over that of the best heuristic."""
+    return float(results[way].costs.mean() / results[best_heuristic(results)].costs.mean())
+
+
+def _workspaces(
+    tasks: PolicyTasks, pool: Sequence[Table], hardware: str, models: CostModels, count: int, seed: int
+) -> dict[str, list[Workspace]]:
+    """Tasks of each family, posed."""
+
+    def posed(problem: Problem) -> Workspace:
+        return Workspace.of(problem, precut(problem, NEVER), models)
+
+    return {
+        family.name: [posed(problem) for problem in draw_problems(family, pool, hardware, count, seed)]
+        for family in tasks.families
+    }
+
+
+def _fingerprint(pool: Sequence[Table]) -> str:
+    return content_hash({"tables": sorted(repr(table) for table in pool)})
