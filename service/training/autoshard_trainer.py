@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from service.policies.autoshard import AutoShardNetworks
+from service.policies.autoshard import COST_BATCH, AutoShardNetworks
 from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.search.catalogue import TICKS_PER_MS
 from service.search.rewards import balance, overflow
@@ -192,7 +192,7 @@ class AutoShardTrainer:
         for i, taken in zip(complete, times, strict=True):
             compute = taken.compute.sum(axis=-1)
             rewards[i] = float(balance(compute))
-            for device, cost in enumerate(compute.tolist()):
+            for device, cost in enumerate((compute * _to_cost_batch(spaces[i])).tolist()):
                 tables, _ = self._tasks.tables(played[i].task, np.flatnonzero(placements[i] == device))
                 self._buffer.add(tables, cost)
         if played:
@@ -230,6 +230,13 @@ class _Clock:
 
 
 def _mean_device_ms(workspaces: Sequence[Workspace]) -> float:
-    """Compute of a device as the tasks' own cost models see it from pieces alone, the mean over tasks, milliseconds."""
-    shares = [workspace.single_costs.sum() / workspace.device_count for workspace in workspaces]
+    """Compute of a device as the tasks' own cost models see it from pieces alone, the mean over tasks.
+
+    Milliseconds, for ``COST_BATCH`` samples.
+    """
+    shares = [space.single_costs.sum() / space.device_count * _to_cost_batch(space) for space in workspaces]
     return float(np.mean(shares)) / TICKS_PER_MS
+
+
+def _to_cost_batch(workspace: Workspace) -> float:
+    return COST_BATCH / workspace.problem.global_batch_size
