@@ -25,6 +25,10 @@ from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURE
 
 LSTM_LAYERS, LOGIT_LAYERS = 2, 4
 
+COST_BATCH = 65_536
+"""Samples that the cost model's costs are of, whatever the batch of a task: a policy compares costs within a task, and
+costs of small batches would count for nothing beside those of large ones."""
+
 LEAST_SHARE = 0.01
 """Of the mean device, what a piece counts as at least where costs are compared with its own."""
 
@@ -100,12 +104,12 @@ class AutoShardNetworks:
         return np.concatenate([two_layers(self._w, f"{net}.table", x) for net in ("cost", "policy")], axis=-1)
 
     def device_costs(self, sums: Floats) -> Floats:
-        """Compute of devices by what they hold, milliseconds; [..., E + G] -> [...]."""
+        """Compute of devices by what they hold, milliseconds for ``COST_BATCH`` samples; [..., E + G] -> [...]."""
         costs: Floats = self._units(sums) * self._w["cost_unit_ms"]
         return costs
 
     def single_costs(self, embeddings: Floats) -> Floats:
-        """Compute of pieces alone, milliseconds; [S, E + G] -> [S]."""
+        """Compute of pieces alone, milliseconds for ``COST_BATCH`` samples; [S, E + G] -> [S]."""
         return self.device_costs(embeddings)
 
     def begin(self, episodes: int) -> "AutoShardScorer":

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from service.domain.ports import Floats
 from service.policies.autoshard import AutoShardNetworks
 from service.policies.networks import Flags, drawn, log_probabilities
 from service.search.catalogue import Integers
@@ -94,9 +93,9 @@ class Actors:
             worth: rewards of episodes; asked once for all that are new.
         """
         left = [sum(map(len, waiting)) - done for waiting, done in zip(self._waiting, self._done, strict=True)]
-        embedded, new = networks.embed(self._tasks.features), list[tuple[int, Played]]()
+        new = list[tuple[int, Played]]()
         while short := [actor for actor, count in enumerate(left) if count < steps]:
-            for actor, played in zip(short, self._episodes(networks, embedded, len(short)), strict=True):
+            for actor, played in zip(short, self._episodes(networks, len(short)), strict=True):
                 left[actor] += len(played)
                 new.append((actor, played))
         rewards = worth([played for _, played in new])
@@ -131,14 +130,11 @@ class Actors:
                 self._done[actor] = 0
         return found
 
-    def _episodes(self, networks: AutoShardNetworks, embedded: Floats, count: int) -> list[Played]:
+    def _episodes(self, networks: AutoShardNetworks, count: int) -> list[Played]:
         numbers = self._generator.integers(len(self._tasks.workspaces), size=count).tolist()
-        episodes = Episodes(
-            [
-                ordered(self._tasks.workspaces[n], self._tasks.embeddings(n, embedded), networks.single_costs)
-                for n in numbers
-            ]
-        )
+        embedded = [self._tasks.embeddings(n, networks.embed) for n in numbers]
+        spaces = [self._tasks.workspaces[n] for n in numbers]
+        episodes = Episodes([ordered(*pair, networks.single_costs) for pair in zip(spaces, embedded, strict=True)])
         scorer, rows = networks.begin(count), np.arange(count)
         steps: list[tuple[NDArray[Any], ...]] = []
         while episodes.open.any():

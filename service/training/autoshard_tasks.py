@@ -1,6 +1,6 @@
 """The tables of the tasks that a policy is trained on, each distinct one once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,10 @@ class TrainingTasks:
         first = np.repeat(np.cumsum(counts) - counts, counts)
         return self._tables[task][np.repeat(begins, counts) + np.arange(counts.sum()) - first], counts
 
-    def embeddings(self, task: int, embedded: Floats) -> Floats:
-        """Embeddings of a task's S pieces, of those of the distinct tables; [U, F] -> [S, F]."""
-        found: Floats = np.add.reduceat(embedded[self._tables[task]], self._begins[task], axis=0)
+    def embeddings(self, task: int, embed: Callable[[Floats], Floats]) -> Floats:
+        """Embeddings of a task's S pieces, by what embeds tables, [T, 21] -> [T, F]; [S, F]."""
+        embedded = embed(self.features[self._tables[task]])
+        found: Floats = np.add.reduceat(embedded, self._begins[task], axis=0)
         return found
 
 

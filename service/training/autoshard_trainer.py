@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from service.policies.autoshard import AutoShardNetworks
+from service.policies.autoshard import COST_BATCH, AutoShardNetworks
 from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.search.catalogue import TICKS_PER_MS
 from service.search.rewards import balance, overflow
@@ -44,6 +44,7 @@ class AutoShardTraining:
         buffer: newest shards that the cost model learns from.
         cost_updates: of the cost model in a learner step.
         cost_batch: shards in each.
+        cost_decay: share by which its weights shrink with each update, in units of the learning rate (AdamW).
         sizes: of the networks.
         device: that torch learns on.
     """
@@ -62,6 +63,7 @@ class AutoShardTraining:
     buffer: int = 5_000
     cost_updates: int = 20
     cost_batch: int = 512
+    cost_decay: float = 0.0
     sizes: AutoShardSizes = field(default_factory=AutoShardSizes)
     device: str = "cpu"
 
@@ -89,7 +91,8 @@ class AutoShardTrainer:
             self._networks = AutoShard(config.sizes, self._tasks.features, _mean_device_ms(workspaces)).to(device)
         self._learner = Learner(self._networks, self._tasks, device)
         self._policy = torch.optim.Adam(self._networks.policy.parameters(), config.learning_rate)
-        self._cost = torch.optim.Adam(self._networks.cost.parameters(), config.learning_rate)
+        costs = self._networks.cost.parameters()
+        self._cost = torch.optim.AdamW(costs, config.learning_rate, weight_decay=config.cost_decay)
         # One seed, two streams: how many episodes are played does not change which shards are drawn.
         acting, drawing = np.random.default_rng(config.seed).spawn(2)
         self._actors = Actors(self._tasks, config.batch, acting)
@@ -189,7 +192,7 @@ class AutoShardTrainer:
         for i, taken in zip(complete, times, strict=True):
             compute = taken.compute.sum(axis=-1)
             rewards[i] = float(balance(compute))
-            for device, cost in enumerate(compute.tolist()):
+            for device, cost in enumerate((compute * _to_cost_batch(spaces[i])).tolist()):
                 tables, _ = self._tasks.tables(played[i].task, np.flatnonzero(placements[i] == device))
                 self._buffer.add(tables, cost)
         if played:
@@ -227,6 +230,13 @@ class _Clock:
 
 
 def _mean_device_ms(workspaces: Sequence[Workspace]) -> float:
-    """Compute of a device as the tasks' own cost models see it from pieces alone, the mean over tasks, milliseconds."""
-    shares = [workspace.single_costs.sum() / workspace.device_count for workspace in workspaces]
+    """Compute of a device as the tasks' own cost models see it from pieces alone, the mean over tasks.
+
+    Milliseconds, for ``COST_BATCH`` samples.
+    """
+    shares = [space.single_costs.sum() / space.device_count * _to_cost_batch(space) for space in workspaces]
     return float(np.mean(shares)) / TICKS_PER_MS
+
+
+def _to_cost_batch(workspace: Workspace) -> float:
+    return COST_BATCH / workspace.problem.global_batch_size

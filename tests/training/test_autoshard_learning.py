@@ -184,7 +184,7 @@ def test_tables_of_pieces_are_those_of_the_workspace() -> None:
         for piece, part in zip(pieces, parts, strict=True):
             held = workspace.catalogue.tables(workspace.keys[piece])
             assert embedded[part] == pytest.approx(served.encode(held, 4096))
-            assert tasks.embeddings(number, embedded)[piece] == pytest.approx(embedded[part].sum(axis=0))
+            assert tasks.embeddings(number, served.embed)[piece] == pytest.approx(embedded[part].sum(axis=0))
         assert tasks.tables(number, np.zeros(0, dtype=np.int64))[0].size == 0
     # The last task's tables are the first one's.
     assert len(tasks.features) == sum(len(each.problem.tables) for each in spaces[:-1])

@@ -110,6 +110,20 @@ def test_dead_ends_are_punished_and_never_measured() -> None:
     assert sum(workspace.device_count for workspace, _ in measured) > 40 == len(trainer.state()["buffer"]["costs"])
 
 
+def test_shards_cost_what_they_would_at_one_batch_size() -> None:
+    workspace, measured = space(5, 2), list[StepTimes]()
+
+    def meter(placed: Sequence[Placed]) -> list[StepTimes]:
+        measured.extend(predicted_times(placed))
+        return measured[-len(placed) :]
+
+    trainer = AutoShardTrainer([workspace], config(buffer=10_000), meter)
+    _steps(trainer, 2)
+    wanted = [cost * 16 for times in measured for cost in times.compute.sum(axis=1).tolist()]
+    assert workspace.problem.global_batch_size == 4096
+    assert trainer.state()["buffer"]["costs"].tolist() == pytest.approx(wanted)
+
+
 def test_only_dead_ends_leave_the_cost_model_as_it_was() -> None:
     # Both tables fit, but not together.
     tight = space(2, 2, pin={"t0": (0,), "t1": (0,)})
