@@ -76,7 +76,7 @@ class Extent:
 
 
 FULL = Extent("", MOST_TASKS, 5, 1.0, (10, 20, 50, 100, 200, 500), (2, 4, 8, 16, 32, 64))
-QUICK = Extent("-quick", 4, 1, 0.1, (10, 100, 500), (2, 8, 64))
+QUICK = Extent("-quick", 4, 1, 0.1, (20, 100, 500), (2, 8, 64))
 
 
 @dataclass(frozen=True, slots=True)
