@@ -11,8 +11,8 @@ from service.domain.plan import Algorithm
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import Floats
 from service.search.catalogue import Integers
-from service.search.feasibility import place_by_memory
 from service.search.greedy import WEIGHTS, greedy_placement, random
+from service.search.learned import stand_in
 from service.search.policy_placement import policy_placement
 from service.search.rewards import compute_balance, minus_plan_cost
 from service.search.workspace import Workspace
@@ -26,7 +26,7 @@ Placing = Callable[[Workspace], Integers | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """What some way of placing made of N workspaces; where it came to a dead end, memory alone placed the pieces.
+    """What some way of placing made of N workspaces; where it came to a dead end, ``stand_in`` placed the pieces.
 
     Attributes:
         costs: predicted, milliseconds; [N].
@@ -74,7 +74,7 @@ def judged(workspaces: Sequence[Workspace], place: Placing) -> Results:
         placement = place(workspace)
         if placement is None:
             dead_ends += 1
-            placement = place_by_memory(workspace, NEVER).placement
+            placement = stand_in(workspace, NEVER).placement
         costs.append(-float(minus_plan_cost(workspace, placement[None])[0]))
         balance.append(float(compute_balance(workspace, placement[None])[0]))
     return Results(np.array(costs), np.array(balance), dead_ends)

@@ -67,20 +67,18 @@ SHIPPED = (
     TaskFamily("mixed-tight-weights", _SIZES, _DEVICES, MIXED_DIMS, tightness=1.3, count_buffers=False),
     TaskFamily("narrow", _SIZES, _DEVICES, (16, 32), count_buffers=False),
     TaskFamily("narrow-even", _MANY, _DEVICES, (16, 32), widest_share=1.0),
+    TaskFamily("dreamshard-20", (20, 20), (4,), (16,), (DataType.FP16,), count_buffers=False),
+    TaskFamily("autoshard-80", (80, 80), (8,), (16, 32), (DataType.FP32,), count_buffers=False),
 )
-"""What shipped policies train on, the same number of problems of each: what shipped cost models were measured for.
+"""What shipped policies train on, the same number of problems of each: what shipped cost models were measured for, the
+papers' own families last.
 
 One batch size and one optimizer: features of tables tell of neither, so that costs of what looks alike would differ
 several times. Policies serve all of them, because what balances devices at one hardly differs from what does at others.
 """
 
-_PAPERS = (
-    TaskFamily("dreamshard-20", (20, 20), (4,), (16,), (DataType.FP16,), count_buffers=False),
-    TaskFamily("autoshard-80", (80, 80), (8,), (16, 32), (DataType.FP32,), count_buffers=False),
-)
-
-FAMILIES = {family.name: family for family in (*SHIPPED, *_PAPERS)}
-"""By name: those of shipped versions, and those that the papers train on."""
+FAMILIES = {family.name: family for family in SHIPPED}
+"""By name."""
 
 
 def pool_half(pool: Sequence[Table], half: Split) -> tuple[Table, ...]:
