@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from benchmarks.machine import command_line, machine_line
 from benchmarks.measured_report import TaskResult, task_lines
 from benchmarks.policies import Policies, shipped_policies, trained_policies
 from benchmarks.policy_families import dreamshard_problems
-from benchmarks.policy_quality import GREEDY, SAMPLES, WHOLE_NEUROSHARD, Placer, baselines, instead, placed_by, posed
+from benchmarks.policy_quality import GREEDY, SAMPLES, WHOLE_NEUROSHARD, Placer, baselines, placed_by, posed
 from benchmarks.search_tasks import HARDWARE
+from service.domain.deadline import NEVER
 from service.domain.plan import Algorithm, Problem, Shard
 from service.domain.ports import CostModels
 from service.profiling.plan_bench import GivenPlan, PlanBench, PlanBenchSettings
@@ -28,6 +30,7 @@ from service.profiling.plan_summary import SURE_SHARE, PlanComparison
 from service.registry.store import ModelStore
 from service.search.catalogue import Integers
 from service.search.layout import shards_of
+from service.search.learned import stand_in
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
 
@@ -79,14 +82,13 @@ def plans_of(workspace: Workspace, policies: Policies) -> dict[str, tuple[Shard,
         WHOLE_NEUROSHARD: _placement(workspace, placers[WHOLE_NEUROSHARD]),
     }
     for name, several in policies.items():
-        placement = placed_by(several[0], SAMPLES, workspace)
-        found[name] = instead(workspace) if placement is None else placement
+        found[name] = _placement(workspace, partial(placed_by, several[0], SAMPLES))
     return {name: shards_of(workspace, placement) for name, placement in found.items()}
 
 
 def _placement(workspace: Workspace, placer: Placer) -> Integers:
     placement = placer(workspace)
-    return instead(workspace) if placement is None else placement
+    return stand_in(workspace, NEVER).placement if placement is None else placement
 
 
 def carried_out(

@@ -15,9 +15,8 @@ from service.domain.ports import CostModels, Floats
 from service.search.algorithms import SEARCHES, Search
 from service.search.bound import lower_bound_ms
 from service.search.catalogue import TICKS_PER_MS, Integers
-from service.search.feasibility import place_by_memory
 from service.search.greedy import WEIGHTS, greedy_placement
-from service.search.learned import learned
+from service.search.learned import learned, stand_in
 from service.search.policy_placement import policy_placement
 from service.search.precut import precut
 from service.search.rewards import compute_balance
@@ -182,15 +181,9 @@ def posed(problem: Problem, models: CostModels) -> Workspace:
     return Workspace.of(problem, precut(problem, NEVER), models)
 
 
-def instead(workspace: Workspace) -> Integers:
-    """What counts for a dead end: ``size_greedy``'s placement, or the one by memory alone where that has none."""
-    placement = greedy_placement(workspace, WEIGHTS[Algorithm.SIZE_GREEDY])
-    return place_by_memory(workspace, NEVER).placement if placement is None else placement
-
-
 def _priced(workspace: Workspace, placement: Integers | None) -> tuple[float, float, bool]:
     """Cost in milliseconds and balance of a placement, and whether it was a dead end, for which another plan counts."""
-    placed = (instead(workspace) if placement is None else placement)[None]
+    placed = (stand_in(workspace, NEVER).placement if placement is None else placement)[None]
     cost = float(simulate(workspace, placed).plan[0]) / TICKS_PER_MS
     return cost, float(compute_balance(workspace, placed)[0]), placement is None
 
