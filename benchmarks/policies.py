@@ -33,7 +33,6 @@ from benchmarks.policy_quality import (
     cutters,
     family_lines,
     judged,
-    placed_by,
     policy_placers,
     posed,
     summary_lines,
@@ -46,6 +45,7 @@ from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.registry.store import ModelStore, Version
 from service.search.catalogue import TICKS_PER_MS
 from service.search.simulator import simulate
+from service.training.policy_evaluation import by_policy
 
 _PACKAGES = ("numpy", "torch")
 _WARM_UP = Size(10, 2)
@@ -200,7 +200,7 @@ def placing(policy: PlacementPolicy, samples: int, models: CostModels) -> Planne
     def plan(problem: Problem) -> Answer:
         started = time.perf_counter()
         workspace = posed(problem, models)
-        placement = placed_by(policy, samples, workspace)
+        placement = by_policy(policy, samples)(workspace)
         seconds = time.perf_counter() - started
         if placement is None:
             return Answer(Outcome.NOT_FOUND, seconds, reason="dead end")

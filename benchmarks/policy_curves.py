@@ -10,10 +10,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.policy_quality import GREEDY, SAMPLES, Placements, Placer, baselines, placed_by, placements
+from benchmarks.policy_quality import GREEDY, SAMPLES, Placements, baselines, placements
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import Floats
 from service.search.workspace import Workspace
+from service.training.policy_evaluation import by_policy
 from service.training.policy_job import PolicyTrainer
 
 HOW = {"likeliest": 0, f"best of 1 + {SAMPLES}": SAMPLES}
@@ -101,11 +102,7 @@ def curve(course: Course, seed: int) -> Curve:
 
 def _look(course: Course, trainer: PolicyTrainer, seconds: float) -> Look:
     policy = course.policy(trainer.arrays())
-
-    def placer(samples: int) -> Placer:
-        return lambda workspace: placed_by(policy, samples, workspace)
-
-    placed = {how: placements(course.held_out, [placer(samples)]) for how, samples in HOW.items()}
+    placed = {how: placements(course.held_out, [by_policy(policy, samples)]) for how, samples in HOW.items()}
     return Look(trainer.done, seconds, placed)
 
 

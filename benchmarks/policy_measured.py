@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from benchmarks.machine import command_line, machine_line
 from benchmarks.measured_report import TaskResult, task_lines
 from benchmarks.policies import Policies, shipped_policies, trained_policies
 from benchmarks.policy_families import dreamshard_problems
-from benchmarks.policy_quality import GREEDY, SAMPLES, WHOLE_NEUROSHARD, Placer, baselines, placed_by, posed
+from benchmarks.policy_quality import GREEDY, SAMPLES, WHOLE_NEUROSHARD, baselines, posed
 from benchmarks.search_tasks import HARDWARE
 from service.domain.deadline import NEVER
 from service.domain.plan import Algorithm, Problem, Shard
@@ -33,6 +32,7 @@ from service.search.layout import shards_of
 from service.search.learned import stand_in
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from service.training.policy_evaluation import Placing, by_policy
 
 BATCH_SIZE = 8_192
 TASKS = ("T20:4:8", "T50:8:4")
@@ -82,11 +82,11 @@ def plans_of(workspace: Workspace, policies: Policies) -> dict[str, tuple[Shard,
         WHOLE_NEUROSHARD: _placement(workspace, placers[WHOLE_NEUROSHARD]),
     }
     for name, several in policies.items():
-        found[name] = _placement(workspace, partial(placed_by, several[0], SAMPLES))
+        found[name] = _placement(workspace, by_policy(several[0], SAMPLES))
     return {name: shards_of(workspace, placement) for name, placement in found.items()}
 
 
-def _placement(workspace: Workspace, placer: Placer) -> Integers:
+def _placement(workspace: Workspace, placer: Placing) -> Integers:
     placement = placer(workspace)
     return stand_in(workspace, NEVER).placement if placement is None else placement
 

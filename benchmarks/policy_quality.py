@@ -1,6 +1,6 @@
 """What policies' placements of whole tables cost beside the heuristics', NeuroShard's and the bound."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,14 +15,13 @@ from service.domain.ports import CostModels, Floats
 from service.search.algorithms import SEARCHES, Search
 from service.search.bound import lower_bound_ms
 from service.search.catalogue import TICKS_PER_MS, Integers
-from service.search.greedy import WEIGHTS, greedy_placement
-from service.search.learned import learned, stand_in
-from service.search.policy_placement import policy_placement
+from service.search.learned import learned
 from service.search.precut import precut
-from service.search.rewards import compute_balance
 from service.search.rules import Flags
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from service.training.policy_evaluation import Placing, by_policy, heuristic
+from service.training.policy_evaluation import judged as results
 
 SAMPLES = 16
 """Placements that are drawn beside the likeliest, where samples are tried."""
@@ -39,35 +38,27 @@ WHOLE_NEUROSHARD = "neuroshard, no cuts"
 
 _SEED = 0
 
-Placer = Callable[[Workspace], Integers | None]
-"""A device for each piece, [S], or None at a dead end."""
 
-
-def baselines() -> dict[str, list[Placer]]:
+def baselines() -> dict[str, list[Placing]]:
     """Random placement with several seeds, the heuristics, and NeuroShard's inner search alone."""
     return {
         Algorithm.RANDOM.value: [partial(_searched, SEARCHES[Algorithm.RANDOM], seed) for seed in range(RANDOM_SEEDS)],
-        **{algorithm.value: [partial(_greedy, algorithm)] for algorithm in HEURISTICS},
+        **{algorithm.value: [heuristic(algorithm)] for algorithm in HEURISTICS},
         WHOLE_NEUROSHARD: [partial(_searched, SEARCHES[Algorithm.NEUROSHARD], _SEED)],
     }
 
 
-def policy_placers(policies: Mapping[str, Sequence[PlacementPolicy]]) -> dict[str, list[Placer]]:
+def policy_placers(policies: Mapping[str, Sequence[PlacementPolicy]]) -> dict[str, list[Placing]]:
     """The likeliest placement of each policy, and the best of that and ``SAMPLES`` drawn ones; by the policies' name.
 
     Args:
         policies: those of one name differ in the seed of their training.
     """
     return {
-        f"{name}, {how}": [partial(placed_by, policy, samples) for policy in found]
+        f"{name}, {how}": [by_policy(policy, samples) for policy in found]
         for name, found in policies.items()
         for how, samples in (("likeliest", 0), (f"best of 1 + {SAMPLES}", SAMPLES))
     }
-
-
-def placed_by(policy: PlacementPolicy, samples: int, workspace: Workspace) -> Integers | None:
-    """A policy's placement."""
-    return policy_placement(workspace, policy, samples, _SEED, NEVER)
 
 
 def cutters(policies: Mapping[str, Sequence[PlacementPolicy]]) -> dict[str, Search]:
@@ -77,10 +68,6 @@ def cutters(policies: Mapping[str, Sequence[PlacementPolicy]]) -> dict[str, Sear
         Algorithm.AUTO.value: SEARCHES[Algorithm.AUTO],
         **{name: partial(learned, found[0]) for name, found in policies.items()},
     }
-
-
-def _greedy(algorithm: Algorithm, workspace: Workspace) -> Integers | None:
-    return greedy_placement(workspace, WEIGHTS[algorithm])
 
 
 def _searched(search: Search, seed: int, workspace: Workspace) -> Integers | None:
@@ -146,7 +133,7 @@ class FamilyResult:
 def judged(
     family: JudgedFamily,
     models: CostModels,
-    placers: Mapping[str, Sequence[Placer]],
+    placers: Mapping[str, Sequence[Placing]],
     cutting: Mapping[str, Search],
     cut_tasks: int,
     limit_s: float,
@@ -181,18 +168,11 @@ def posed(problem: Problem, models: CostModels) -> Workspace:
     return Workspace.of(problem, precut(problem, NEVER), models)
 
 
-def _priced(workspace: Workspace, placement: Integers | None) -> tuple[float, float, bool]:
-    """Cost in milliseconds and balance of a placement, and whether it was a dead end, for which another plan counts."""
-    placed = (stand_in(workspace, NEVER).placement if placement is None else placement)[None]
-    cost = float(simulate(workspace, placed).plan[0]) / TICKS_PER_MS
-    return cost, float(compute_balance(workspace, placed)[0]), placement is None
-
-
-def placements(workspaces: Sequence[Workspace], placers: Sequence[Placer]) -> Placements:
+def placements(workspaces: Sequence[Workspace], placers: Sequence[Placing]) -> Placements:
     """What P placers make of N tasks."""
-    values = [[_priced(workspace, placer(workspace)) for workspace in workspaces] for placer in placers]
-    costs, balances, dead = np.moveaxis(np.array(values, dtype=np.float64), -1, 0)
-    return Placements(costs, balances, dead.astype(np.bool_))
+    found = [results(workspaces, placer) for placer in placers]
+    costs, balances, dead = (np.stack([getattr(each, name) for each in found]) for name in ("costs", "balance", "dead"))
+    return Placements(costs, balances, dead)
 
 
 def _may_be_cut(problem: Problem) -> Problem:

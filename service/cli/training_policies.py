@@ -217,6 +217,6 @@ def _print_trained(trained: "TrainedPolicy") -> None:
         best = best_heuristic(results)
         ways = (POLICY, SAMPLED, best, "random")
         policy, sampled, heuristic, random = (f"{results[way].costs.mean():.3f}" for way in ways)
-        count, dead = str(len(results[POLICY].costs)), str(results[POLICY].dead_ends)
+        count, dead = str(len(results[POLICY].costs)), str(int(results[POLICY].dead.sum()))
         grid.add_row(name, count, policy, sampled, f"{heuristic} ({best})", random, dead)
     Console().print(f"{trained.version}, trained in {trained.seconds:.0f} s; mean predicted costs of a step", grid)

@@ -37,7 +37,7 @@ def test_costs_and_balance_are_those_of_the_placements() -> None:
         compute = [device.forward_compute + device.backward_compute for device in devices]
         assert found.costs[n] == pytest.approx(max(device.total for device in devices))
         assert found.balance[n] == pytest.approx(min(compute) / max(compute))
-    assert found.dead_ends == 0
+    assert not found.dead.any()
     assert found.as_dict() == {
         "mean_cost_ms": round(float(found.costs.mean()), 4),
         "mean_balance": round(float(found.balance.mean()), 4),
@@ -48,7 +48,7 @@ def test_costs_and_balance_are_those_of_the_placements() -> None:
 def test_a_dead_end_counts_with_what_stands_in_for_a_policy() -> None:
     found = judged(SPACES, lambda space: None if space is SPACES[1] else np.zeros(len(space.pieces), dtype=np.int64))
     instead = greedy_placement(SPACES[1], WEIGHTS[Algorithm.SIZE_GREEDY])
-    assert found.dead_ends == 1
+    assert found.dead.tolist() == [False, True, False]
     assert found.costs[1] == judged([SPACES[1]], lambda space: instead).costs[0]
     assert found.balance[[0, 2]].tolist() == [0.0, 0.0]
 
