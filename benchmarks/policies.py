@@ -139,14 +139,14 @@ def curves_lines(run: Run) -> list[str]:
         f"of those and {max(HOW.values())} samples. The seconds are of training alone.",
         "",
     ]
-    for algorithm, build in COURSES.items():
+    for plotted, (algorithm, build) in COURSES.items():
         course = build(run.models, run.extent.tasks, run.extent.share)
         others, curves = beside(course), []
         for seed in range(run.seeds):
             curves.append(curve(course, seed))
             keep(run.trained, algorithm, course.name, curves[-1])
         if run.write:
-            plot = f"{algorithm.value}-curves{run.extent.suffix}.png"
+            plot = f"{plotted}-curves{run.extent.suffix}.png"
             draw(course, curves, others, run.write / plot)
             lines += [f"![{course.name}]({plot})", ""]
         lines += curve_lines(course, curves, others)
