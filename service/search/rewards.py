@@ -46,11 +46,12 @@ def balance(costs: Floats) -> Floats:
 def overflow(workspace: Workspace, placement: Integers) -> float:
     """What a dead end is worth to AutoShard: (capacity - memory) / capacity of a full device that takes what is left.
 
-    It is negative, so below any balance; capacity is the mean over the devices.
+    It is negative, so below any balance, and at least -1, so that a rare dead end does not drown what balances teach;
+    capacity is the mean over the devices.
 
     Args:
         workspace: S pieces.
         placement: device of each piece, negative where it found none; [S].
     """
     left = workspace.memory_bytes[placement < 0].sum()
-    return float(-left / workspace.limits.mean())
+    return max(-1.0, float(-left / workspace.limits.mean()))

@@ -73,9 +73,11 @@ class Learner:
         )
 
     def cost_loss(self, shards: Shards) -> Tensor:
-        """Mean squared error of the cost model on shards, in units of ``cost_unit_ms``."""
-        costs = self._networks.cost(self._summed(self._networks.cost.table, shards.tables, shards.counts))
-        return nn.functional.mse_loss(costs, self._tensor(shards.costs / self._networks.cost_unit_ms).float())
+        """Mean squared error of the cost model on shards, whose costs are in milliseconds, in parts of ``means``."""
+        cost, unit = self._networks.cost, self._networks.cost_unit_ms
+        found = cost(self._summed(cost.table, shards.tables, shards.counts))
+        found = found * cost.factors(self._tensor(shards.settings)) * self._tensor(unit / shards.means).float()
+        return nn.functional.mse_loss(found, self._tensor(shards.costs / shards.means).float())
 
     def replayed(self, segments: Sequence[Segment]) -> tuple[Tensor, Tensor, Tensor]:
         """States and logits of all M steps of N segments, [M, H] and [M, D]; and the states after each, [N, H].

@@ -36,10 +36,15 @@ class AutoShardSizes:
 
 
 class CostModel(nn.Module):
-    """Predicts the compute of devices, in units of ``AutoShard.cost_unit_ms``."""
+    """Predicts the compute of devices, in units of ``AutoShard.cost_unit_ms``.
 
-    def __init__(self, sizes: AutoShardSizes) -> None:
+    What a setting multiplies all costs by is learnt beside it: features do not tell the optimizer, and a policy
+    compares costs of one setting only. Serving leaves the factors, whose geometric mean is 1, out.
+    """
+
+    def __init__(self, sizes: AutoShardSizes, settings: int) -> None:
         super().__init__()
+        self.log_factors = nn.Parameter(torch.zeros(settings))
         self.table = _layers(len(POLICY_FEATURE_NAMES), sizes.table_hidden, sizes.embedding)
         self.head = _layers(sizes.embedding, sizes.head_hidden, 1)
 
@@ -47,6 +52,10 @@ class CostModel(nn.Module):
         """Compute of devices; sums of embeddings [..., E] -> [...]."""
         costs: Tensor = self.head(sums).squeeze(-1)
         return costs
+
+    def factors(self, settings: Tensor) -> Tensor:
+        """What costs are multiplied by in settings, by their number; same shape."""
+        return (self.log_factors - self.log_factors.mean())[settings].exp()
 
 
 class Policy(nn.Module):
@@ -101,13 +110,14 @@ class AutoShard(nn.Module):
     feature_mean: Tensor
     feature_scale: Tensor
 
-    def __init__(self, sizes: AutoShardSizes, features: Floats, cost_unit_ms: float) -> None:
+    def __init__(self, sizes: AutoShardSizes, features: Floats, cost_unit_ms: float, settings: int = 1) -> None:
         """Starts the networks, from torch's own seed.
 
         Args:
             sizes: of the networks.
             features: ``policy_features`` of the tables that are trained on; [T, 21].
             cost_unit_ms: what costs are divided by, so that they are of the order of 1.
+            settings: how many there are.
 
         Raises:
             ValueError: the unit is not positive.
@@ -121,7 +131,7 @@ class AutoShard(nn.Module):
         scale = np.where(deviation < _CONSTANT, 1.0, deviation)
         self.register_buffer("feature_mean", torch.from_numpy(features.mean(axis=0)).float())
         self.register_buffer("feature_scale", torch.from_numpy(scale).float())
-        self.cost = CostModel(sizes)
+        self.cost = CostModel(sizes, settings)
         self.policy = Policy(sizes)
 
     def standardised(self, features: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ class TrainingTasks:
     Attributes:
         workspaces: the tasks.
         features: ``policy_features`` of the distinct tables, at their task's batch size; [U, 21].
+        settings: number of each task's batch size and optimizer, which no feature tells.
     """
 
     def __init__(self, workspaces: Sequence[Workspace]) -> None:
@@ -30,6 +31,9 @@ class TrainingTasks:
         for number, workspace in enumerate(workspaces):
             _check(number, workspace)
         self.workspaces = tuple(workspaces)
+        pairs = [(space.problem.global_batch_size, space.problem.optimizer) for space in workspaces]
+        known = list(dict.fromkeys(pairs))
+        self.settings = tuple(map(known.index, pairs))
         rows, self._counts = [], []
         for workspace in workspaces:
             held = [workspace.catalogue.tables(piece) for piece in workspace.keys]

@@ -88,7 +88,8 @@ class AutoShardTrainer:
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self._networks = AutoShard(config.sizes, self._tasks.features, _mean_device_ms(workspaces)).to(device)
+            unit, settings = _mean_device_ms(workspaces), max(self._tasks.settings) + 1
+            self._networks = AutoShard(config.sizes, self._tasks.features, unit, settings).to(device)
         self._learner = Learner(self._networks, self._tasks, device)
         self._policy = torch.optim.Adam(self._networks.policy.parameters(), config.learning_rate)
         costs = self._networks.cost.parameters()
@@ -192,9 +193,10 @@ class AutoShardTrainer:
         for i, taken in zip(complete, times, strict=True):
             compute = taken.compute.sum(axis=-1)
             rewards[i] = float(balance(compute))
-            for device, cost in enumerate((compute * _to_cost_batch(spaces[i])).tolist()):
+            costs, setting = compute * _to_cost_batch(spaces[i]), self._tasks.settings[played[i].task]
+            for device, cost in enumerate(costs.tolist()):
                 tables, _ = self._tasks.tables(played[i].task, np.flatnonzero(placements[i] == device))
-                self._buffer.add(tables, cost)
+                self._buffer.add(tables, cost, float(costs.mean()), setting)
         if played:
             found["reward"] = float(np.mean(rewards))
             found["dead_share"] = 1.0 - len(complete) / len(played)
@@ -204,7 +206,7 @@ class AutoShardTrainer:
         return rewards
 
     def _learn_costs(self) -> float:
-        """Updates the cost model; the mean loss, in squared units."""
+        """Updates the cost model; the mean loss."""
         losses = []
         for _ in range(self._config.cost_updates):
             loss = self._learner.cost_loss(self._buffer.sample(self._config.cost_batch, self._generator))

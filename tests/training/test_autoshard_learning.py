@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -18,12 +19,13 @@ from service.training.autoshard_networks import AutoShard
 from service.training.autoshard_tasks import TrainingTasks
 from service.training.dreamshard_networks import masked_log_probabilities
 from service.training.ring_buffer import Shards
+from tests.search import oracle
 from tests.training.autoshard_tasks import SMALL, mixed, space
 
 
 def _networks(tasks: TrainingTasks, seed: int = 0) -> tuple[AutoShard, AutoShardNetworks]:
     torch.manual_seed(seed)
-    networks = AutoShard(SMALL, tasks.features, 5.0)
+    networks = AutoShard(SMALL, tasks.features, 5.0, settings=2)
     return networks, AutoShardNetworks("test", networks.arrays(), POLICY_FEATURES_VERSION)
 
 
@@ -156,7 +158,7 @@ def test_the_policys_loss_leaves_the_cost_model_alone_and_reaches_all_of_the_pol
     assert all(weights.grad is not None and weights.grad.any() for weights in networks.policy.parameters())
 
 
-def test_the_cost_models_loss_is_the_squared_error_in_units() -> None:
+def test_the_cost_models_loss_is_the_squared_error_in_parts_of_the_mean() -> None:
     spaces = mixed()
     tasks = TrainingTasks(spaces)
     networks, served = _networks(tasks)
@@ -166,8 +168,11 @@ def test_the_cost_models_loss_is_the_squared_error_in_units() -> None:
     alone = [i for i, unit in enumerate(numbers) if spaces[1].catalogue.rules.units[unit] == (5,) or i in together]
     tables, counts = tasks.tables(1, np.array(alone))
     assert sorted(counts.tolist()) == [1, 3]
-    shards = Shards(tables, np.array([len(tables), 0]), np.array([12.0, 1.0]))
-    wanted = np.square((shards.costs - served.device_costs(np.array(held))) / 5).mean()
+    shards = Shards(tables, np.array([len(tables), 0]), np.array([12.0, 1.0]), np.array([8.0, 2.0]), np.array([0, 1]))
+    with torch.no_grad():
+        networks.cost.log_factors.copy_(torch.tensor([0.5, -0.1]))
+    factors = np.exp([0.3, -0.3])
+    wanted = np.square((shards.costs - factors * served.device_costs(np.array(held))) / shards.means).mean()
     found = Learner(networks, tasks, torch.device("cpu")).cost_loss(shards)
     assert found.item() == pytest.approx(wanted, rel=1e-4)
 
@@ -188,6 +193,13 @@ def test_tables_of_pieces_are_those_of_the_workspace() -> None:
         assert tasks.tables(number, np.zeros(0, dtype=np.int64))[0].size == 0
     # The last task's tables are the first one's.
     assert len(tasks.features) == sum(len(each.problem.tables) for each in spaces[:-1])
+
+
+def test_tasks_of_a_batch_size_and_an_optimizer_are_of_one_setting() -> None:
+    one, other = space(3, 2), space(3, 2)
+    problem = replace(other.problem, global_batch_size=64)
+    other = Workspace.of(problem, oracle.whole(problem), other.models)
+    assert TrainingTasks([one, other, space(4, 2)]).settings == (0, 1, 0)
 
 
 def test_tasks_that_cannot_be_placed_are_refused() -> None:

@@ -156,11 +156,13 @@ def test_balance_is_the_least_over_the_largest() -> None:
 
 
 def test_an_overflow_is_worse_the_more_finds_no_place() -> None:
-    workspace = space(4, 2, limit=1 << 24)
-    memory = workspace.memory_bytes
+    memory = space(4, 2).memory_bytes
+    limit = int(memory.sum())
+    workspace = space(4, 2, limit=limit)
     found = overflow(workspace, np.array([0, -1, 1, -1]))
-    assert found == pytest.approx(-(memory[1] + memory[3]) / (1 << 24))
+    assert found == pytest.approx(-(memory[1] + memory[3]) / limit)
     assert found < overflow(workspace, np.array([0, 1, 1, -1])) < 0 == overflow(workspace, np.array([0, 1, 1, 0]))
+    assert overflow(space(4, 2, limit=limit // 4), np.array([-1, -1, -1, -1])) == -1.0
 
 
 def test_it_learns_to_balance_tables_that_it_has_not_seen() -> None:
