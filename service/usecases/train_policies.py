@@ -62,7 +62,7 @@ class PolicyTasks:
     """
 
     families: tuple[TaskFamily, ...] = SHIPPED
-    train: int = 25
+    train: int = 60
     held_out: int = 12
     samples: int = 16
     seed: int = 0
