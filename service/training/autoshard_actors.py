@@ -14,8 +14,8 @@ from service.policies.autoshard import AutoShardNetworks
 from service.policies.networks import Flags, drawn, log_probabilities
 from service.search.catalogue import Integers
 from service.search.episodes import Episodes
-from service.search.policy_placement import ordered, seen
-from service.training.autoshard_tasks import TrainingTasks
+from service.search.policy_placement import seen
+from service.training.training_tasks import TrainingTasks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,9 +132,7 @@ class Actors:
 
     def _episodes(self, networks: AutoShardNetworks, count: int) -> list[Played]:
         numbers = self._generator.integers(len(self._tasks.workspaces), size=count).tolist()
-        embedded = [self._tasks.embeddings(n, networks.embed) for n in numbers]
-        spaces = [self._tasks.workspaces[n] for n in numbers]
-        episodes = Episodes([ordered(*pair, networks.single_costs) for pair in zip(spaces, embedded, strict=True)])
+        episodes = Episodes([self._tasks.posed(n, networks) for n in numbers])
         scorer, rows = networks.begin(count), np.arange(count)
         steps: list[tuple[NDArray[Any], ...]] = []
         while episodes.open.any():

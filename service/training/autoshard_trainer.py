@@ -20,9 +20,9 @@ from service.search.workspace import Workspace
 from service.training.autoshard_actors import Actors, Played
 from service.training.autoshard_learner import Learner
 from service.training.autoshard_networks import AutoShard, AutoShardSizes
-from service.training.autoshard_tasks import TrainingTasks
 from service.training.meters import Meter
 from service.training.ring_buffer import RingBuffer
+from service.training.training_tasks import TrainingTasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,16 @@ from torch import Tensor, nn
 from service.policies.dreamshard import COSTS, PLAN_COST, DreamShardNetworks
 from service.policies.networks import drawn
 from service.policies.table_features import POLICY_FEATURES_VERSION
-from service.search.catalogue import Integers
+from service.search.catalogue import TICKS_PER_MS
 from service.search.episodes import Episodes, Trajectories, play
 from service.search.policy_placement import seen
+from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from service.training.dreamshard_networks import DreamShard, DreamShardSizes, sums_before
 from service.training.measured_placements import MeasuredPlacements, cost_losses
 from service.training.meters import Meter
 from service.training.reinforce import advantages, reinforce_loss
-from service.training.training_tasks import TrainingTask, first_tables
+from service.training.training_tasks import TrainingTasks
 
 _LOSSES = (*COSTS, PLAN_COST)
 
@@ -100,22 +101,22 @@ class DreamShardTrainer:
             meter: finds out what placements cost.
 
         Raises:
-            ValueError: there is no task.
+            ValueError: there is no task, or one has no piece or one that fits on no device.
         """
-        if not workspaces:
-            raise ValueError("training needs at least one task")
         self._config = config
         self._meter = meter
-        self._tasks = [TrainingTask.of(workspace) for workspace in workspaces]
+        self._tasks = TrainingTasks(workspaces)
+        self._together = np.array([_together_ms(workspace) for workspace in workspaces])
+        self._fair = self._together / [workspace.device_count for workspace in workspaces]
         self._device = torch.device(config.device)
-        features = np.concatenate([task.features for task in self._tasks])
+        features = self._tasks.features
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            unit = float(np.mean([task.fair_ms for task in self._tasks]))
-            self._networks = DreamShard(config.sizes, features, unit).to(self._device)
+            self._networks = DreamShard(config.sizes, features, float(self._fair.mean())).to(self._device)
         self._features = self._networks.standardised(torch.from_numpy(features).float().to(self._device))
-        self._first = first_tables(self._tasks)
-        most_tables = max(len(task.features) for task in self._tasks)
+        alike = np.full(len(workspaces), self._networks.cost_unit_ms)
+        self._units = self._fair if config.relative_costs else alike
+        most_tables = max(len(self._tasks.all_tables(task)[0]) for task in range(len(workspaces)))
         most_devices = max(workspace.device_count for workspace in workspaces)
         self._measured = MeasuredPlacements.of([], [], [], [], most_tables, most_devices).to(self._device)
         # One for all parts, as in the paper: what got no gradient in an update stays as it is.
@@ -175,9 +176,9 @@ class DreamShardTrainer:
 
     def _collected(self) -> tuple[NDArray[np.int64], Episodes]:
         """Tasks drawn at random and an episode of each, ended."""
-        chosen = self._generator.integers(len(self._tasks), size=self._config.placements)
+        chosen = self._generator.integers(len(self._tasks.workspaces), size=self._config.placements)
         networks = self._served()
-        episodes = Episodes([self._tasks[i].posed(networks) for i in chosen])
+        episodes = Episodes([self._tasks.posed(i, networks) for i in chosen])
         self._play(episodes, networks)
         return chosen, episodes
 
@@ -187,14 +188,15 @@ class DreamShardTrainer:
         found = {"collected/dead_share": float(episodes.dead.mean())}
         if not rows.size:
             return found
-        tasks = [self._tasks[i] for i in chosen[rows]]
-        placements = [episodes.placements[row, : len(t.workspace.pieces)] for row, t in zip(rows, tasks, strict=True)]
-        times = self._meter([(task.workspace, each) for task, each in zip(tasks, placements, strict=True)])
+        spaces = [self._tasks.workspaces[i] for i in chosen[rows]]
+        placements = [episodes.placements[row, : len(s.pieces)] for row, s in zip(rows, spaces, strict=True)]
+        times = self._meter(list(zip(spaces, placements, strict=True)))
+        tables, pieces = zip(*map(self._tasks.all_tables, chosen[rows]), strict=True)
         more = MeasuredPlacements.of(
-            tables=[self._tables(i) for i in chosen[rows]],
-            on=[each[task.piece_of] for task, each in zip(tasks, placements, strict=True)],
+            tables=tables,
+            on=[placement[of] for placement, of in zip(placements, pieces, strict=True)],
             times=times,
-            units=[task.fair_ms if self._config.relative_costs else self._networks.cost_unit_ms for task in tasks],
+            units=self._units[chosen[rows]].tolist(),
             most_tables=self._measured.tables.shape[1],
             most_devices=self._measured.devices.shape[1],
         )
@@ -222,12 +224,12 @@ class DreamShardTrainer:
 
     def _policy_update(self) -> dict[str, float]:
         config = self._config
-        chosen = self._generator.integers(len(self._tasks), size=config.policy_tasks)
+        chosen = self._generator.integers(len(self._tasks.workspaces), size=config.policy_tasks)
         networks = self._served()
-        posed = [self._tasks[i].posed(networks) for i in chosen]
+        posed = [self._tasks.posed(i, networks) for i in chosen]
         episodes = Episodes([task for task in posed for _ in range(config.episodes)])
         played = self._play(episodes, networks)
-        dead_end = np.repeat([config.dead_end * self._tasks[i].together_ms for i in chosen], config.episodes)
+        dead_end = np.repeat(config.dead_end * self._together[chosen], config.episodes)
         judged = networks.slowest_devices if config.slowest_device else networks.plan_costs
         returns = -np.where(episodes.dead, dead_end, judged(episodes.sums, episodes.devices))
         advantage = advantages(returns.reshape(len(chosen), config.episodes)).ravel()
@@ -265,18 +267,12 @@ class DreamShardTrainer:
 
     def _pieces(self, network: nn.Sequential, chosen: NDArray[np.int64]) -> Tensor:
         """Embeddings of the pieces of these tasks, 0 in padding; [K, S, E]."""
-        tasks = [self._tasks[i] for i in chosen]
-        most = max(len(task.workspace.pieces) for task in tasks)
-        places = np.concatenate([most * k + task.piece_of for k, task in enumerate(tasks)])
-        tables = np.concatenate([self._tables(i) for i in chosen])
-        embedded: Tensor = network(self._features[self._tensor(tables)])
-        summed = embedded.new_zeros((len(tasks) * most, embedded.shape[1]))
-        return summed.index_add(0, self._tensor(places), embedded).view(len(tasks), most, -1)
-
-    def _tables(self, task: int) -> Integers:
-        """Positions of a task's tables among those of all; [M]."""
-        tables: Integers = self._first[task] + np.arange(len(self._tasks[task].features))
-        return tables
+        most = max(len(self._tasks.workspaces[i].pieces) for i in chosen)
+        tables, pieces = zip(*map(self._tasks.all_tables, chosen), strict=True)
+        places = np.concatenate([most * k + of for k, of in enumerate(pieces)])
+        embedded: Tensor = network(self._features[self._tensor(np.concatenate(tables))])
+        summed = embedded.new_zeros((len(chosen) * most, embedded.shape[1]))
+        return summed.index_add(0, self._tensor(places), embedded).view(len(chosen), most, -1)
 
     def _served(self) -> DreamShardNetworks:
         return DreamShardNetworks("in training", self.arrays(), POLICY_FEATURES_VERSION)
@@ -288,6 +284,12 @@ class DreamShardTrainer:
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
         self._optimizer.step()
+
+
+def _together_ms(workspace: Workspace) -> float:
+    """Predicted cost of a step with everything on one device: about the most that a placement can cost."""
+    everything = np.zeros((1, len(workspace.pieces)), dtype=np.int64)
+    return float(simulate(workspace, everything).plan[0]) / TICKS_PER_MS
 
 
 def _refuse(name: str, value: float, least: float) -> None:

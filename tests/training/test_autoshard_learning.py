@@ -16,9 +16,9 @@ from service.search.workspace import Workspace
 from service.training.autoshard_actors import Actors, Played, Segment
 from service.training.autoshard_learner import Learner
 from service.training.autoshard_networks import AutoShard
-from service.training.autoshard_tasks import TrainingTasks
 from service.training.dreamshard_networks import masked_log_probabilities
 from service.training.ring_buffer import Shards
+from service.training.training_tasks import TrainingTasks
 from tests.search import oracle
 from tests.training.autoshard_tasks import SMALL, mixed, space
 
@@ -189,7 +189,7 @@ def test_tables_of_pieces_are_those_of_the_workspace() -> None:
         for piece, part in zip(pieces, parts, strict=True):
             held = workspace.catalogue.tables(workspace.keys[piece])
             assert embedded[part] == pytest.approx(served.encode(held, 4096))
-            assert tasks.embeddings(number, served.embed)[piece] == pytest.approx(embedded[part].sum(axis=0))
+            assert tasks.posed(number, served).features[piece] == pytest.approx(embedded[part].sum(axis=0))
         assert tasks.tables(number, np.zeros(0, dtype=np.int64))[0].size == 0
     # The last task's tables are the first one's.
     assert len(tasks.features) == sum(len(each.problem.tables) for each in spaces[:-1])

@@ -257,11 +257,11 @@ def test_an_iteration_without_any_complete_placement_is_survived() -> None:
     assert _without_seconds(again.step()) == _without_seconds(trainer.step())
 
 
-def test_a_task_whose_first_piece_fits_nowhere_is_survived() -> None:
+def test_a_task_with_a_piece_that_fits_nowhere_is_refused() -> None:
     space = _space(0, 4, 2)
     full = Workspace(space.catalogue, space.pieces, np.array([8, 8]))
-    found = DreamShardTrainer([full], QUICK, predicted_times).step()
-    assert (found["policy/dead_share"], found["policy/entropy"]) == (1.0, 0.0)
+    with pytest.raises(ValueError, match=r"workspaces\[1\]: table t0 fits on none of the devices"):
+        DreamShardTrainer([space, full], QUICK, predicted_times)
 
 
 def test_costs_may_count_in_parts_of_the_size_of_a_task() -> None:
