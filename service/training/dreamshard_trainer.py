@@ -164,6 +164,8 @@ class DreamShardTrainer:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes back to a state, of a trainer that is made alike."""
+        # Adam would go on in the tensors that it is given.
+        state = deepcopy(dict(state))
         self._done = state["done"]
         self._networks.load_state_dict(state["networks"])
         self._optimizer.load_state_dict(state["optimizer"])

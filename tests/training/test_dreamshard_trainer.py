@@ -146,6 +146,9 @@ def test_resuming_equals_not_having_stopped() -> None:
     assert [_without_seconds(resumed.step()) for _ in range(2)] == told[2:]
     assert _arrays_equal(resumed, whole)
     assert not _arrays_equal(stopped, whole)
+    again = DreamShardTrainer(MIXED, QUICK, predicted_times)
+    again.restore(state)
+    assert [_without_seconds(again.step()) for _ in range(2)] == told[2:]
 
 
 def test_a_job_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
