@@ -26,6 +26,7 @@ from service.search.episodes import Episodes, Trajectories, play
 from service.search.policy_placement import seen
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from service.training.checks import refuse_below, refuse_not_positive
 from service.training.dreamshard_networks import DreamShard, DreamShardSizes, sums_before
 from service.training.measured_placements import MeasuredPlacements, cost_losses
 from service.training.meters import Meter
@@ -81,12 +82,11 @@ class DreamShardTraining:
 
     def __post_init__(self) -> None:
         for name in ("iterations", "placements", "cost_updates", "cost_batch", "policy_updates", "policy_tasks"):
-            _refuse(name, getattr(self, name), 1)
-        _refuse("episodes", self.episodes, 2)
-        _refuse("entropy", self.entropy, 0)
+            refuse_below(name, getattr(self, name), 1)
+        refuse_below("episodes", self.episodes, 2)
+        refuse_below("entropy", self.entropy, 0)
         for name in ("learning_rate", "dead_end"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+            refuse_not_positive(name, getattr(self, name))
 
 
 class DreamShardTrainer:
@@ -292,11 +292,6 @@ def _together_ms(workspace: Workspace) -> float:
     """Predicted cost of a step with everything on one device: about the most that a placement can cost."""
     everything = np.zeros((1, len(workspace.pieces)), dtype=np.int64)
     return float(simulate(workspace, everything).plan[0]) / TICKS_PER_MS
-
-
-def _refuse(name: str, value: float, least: float) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}: it must be at least {least}")
 
 
 @contextmanager

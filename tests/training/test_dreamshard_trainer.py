@@ -280,6 +280,7 @@ def test_costs_may_count_in_parts_of_the_size_of_a_task() -> None:
         ({"iterations": 0}, "iterations is 0: it must be at least 1"),
         ({"episodes": 1}, "episodes is 1: it must be at least 2"),
         ({"entropy": -0.1}, "entropy is -0.1: it must be at least 0"),
+        ({"entropy": float("nan")}, "entropy is nan: it must be at least 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0: it must be above 0"),
         ({"dead_end": 0.0}, "dead_end is 0.0: it must be above 0"),
     ],
