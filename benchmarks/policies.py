@@ -21,7 +21,7 @@ from benchmarks import shared_data
 from benchmarks.machine import command_line, machine_line
 from benchmarks.planner_answers import Answer, Outcome, Planner
 from benchmarks.planning_times import Size, grown_problem, time_lines, timed
-from benchmarks.policy_courses import COURSES
+from benchmarks.policy_courses import COURSES, PAPERS
 from benchmarks.policy_curves import HOW, Curve, beside, curve, curve_lines, draw
 from benchmarks.policy_families import MOST_TASKS, judged_families
 from benchmarks.policy_quality import (
@@ -131,7 +131,7 @@ def trained_policies(store: ModelStore) -> Policies:
 
 
 def curves_lines(run: Run) -> list[str]:
-    """Learning curves of every course; keeps what they come to."""
+    """Learning curves of every course; keeps what they come to, but for the papers' own runs."""
     lines = [
         "## Learning curves",
         "",
@@ -144,7 +144,8 @@ def curves_lines(run: Run) -> list[str]:
         others, curves = beside(course), []
         for seed in range(run.seeds):
             curves.append(curve(course, seed))
-            keep(run.trained, algorithm, course.name, curves[-1])
+            if plotted not in PAPERS:
+                keep(run.trained, algorithm, course.name, curves[-1])
         if run.write:
             plot = f"{plotted}-curves{run.extent.suffix}.png"
             draw(course, curves, others, run.write / plot)

@@ -61,12 +61,15 @@ def _posed(problems: Sequence[Problem], models: CostModels) -> list[Workspace]:
     return [posed(problem, models) for problem in problems]
 
 
-_PAPERS = ", the paper's run"
+_AS_IN_PAPER = ", the paper's run"
 
 COURSES: dict[str, tuple[Algorithm, Build]] = {
     "dreamshard": (Algorithm.DREAMSHARD, partial(dreamshard_course, SHIPPED_DREAMSHARD, "")),
-    "dreamshard-paper": (Algorithm.DREAMSHARD, partial(dreamshard_course, DreamShardTraining(), _PAPERS)),
+    "dreamshard-paper": (Algorithm.DREAMSHARD, partial(dreamshard_course, DreamShardTraining(), _AS_IN_PAPER)),
     "autoshard": (Algorithm.AUTOSHARD, partial(autoshard_course, SHIPPED_AUTOSHARD, "")),
-    "autoshard-paper": (Algorithm.AUTOSHARD, partial(autoshard_course, AutoShardTraining(), _PAPERS)),
+    "autoshard-paper": (Algorithm.AUTOSHARD, partial(autoshard_course, AutoShardTraining(), _AS_IN_PAPER)),
 }
 """By the name of their plots; the first of each algorithm with the hyper-parameters of shipped versions."""
+
+PAPERS = ("dreamshard-paper", "autoshard-paper")
+"""Those with the papers' hyper-parameters."""
