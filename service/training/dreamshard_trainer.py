@@ -27,9 +27,10 @@ from service.search.policy_placement import seen
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from service.training.checks import refuse_below, refuse_not_positive
-from service.training.dreamshard_networks import DreamShard, DreamShardSizes, sums_before
+from service.training.dreamshard_networks import DreamShard, DreamShardSizes
 from service.training.measured_placements import MeasuredPlacements, cost_losses
 from service.training.meters import Meter
+from service.training.policy_networks import sums_before
 from service.training.reinforce import advantages, reinforce_loss
 from service.training.training_tasks import TrainingTasks
 
