@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from service.cli import app
 from service.domain.deadline import Deadline
-from service.domain.errors import InvalidInputFile
+from service.domain.errors import InvalidInputFile, MeasurementRefused
 from service.domain.plan import Algorithm, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
@@ -36,7 +36,8 @@ def test_a_tiny_run_writes_a_version_that_plans(algorithm: str, tmp_path: Path) 
     assert result.exit_code == 0, result.output
     assert f"h100/{algorithm}/1" in result.stdout
     assert (folder / "checkpoint.pt").is_file()
-    assert len(list(folder.glob("events.*"))) == 1
+    (events,) = folder.glob("events.*")
+    assert b"held_out_cost_by_best_heuristics/dreamshard-20" in events.read_bytes()
     store = ModelStore(str(tmp_path / "models"))
     manifest, _ = store.read(Version("h100", algorithm, 1))
     assert manifest["training"]["seed"] == manifest["tasks"]["seed"] == 3
@@ -113,3 +114,11 @@ def test_too_few_tables_are_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, _command("dreamshard", tmp_path, "--tables", str(tables)))
     assert isinstance(result.exception, InvalidInputFile)
     assert "tasks cannot be drawn from this half of the tables, 0 here: dreamshard-20" in result.exception.detail
+
+
+@pytest.mark.parametrize("algorithm", list(TINY))
+def test_measured_rewards_are_of_the_hardware_that_is_named(algorithm: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, _command(algorithm, tmp_path, "--reward", "measured", "--batch-size", "64"))
+    assert isinstance(result.exception, MeasurementRefused)
+    assert "h100 is a GPU" in result.exception.detail
+    assert not (tmp_path / "models").exists()
