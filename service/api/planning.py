@@ -74,6 +74,9 @@ class ModelVersions:
 
     def _models(self, hardware: str, algorithm: Algorithm | None) -> CostModels:
         policy = algorithm if algorithm in LEARNED else None
+        if policy and (hardware, policy) not in self._loaded and policy not in self._source.policies(hardware):
+            # Not remembered: the answer says how to train one, and that may be done while this process runs.
+            policy = None
         if (hardware, policy) not in self._loaded:
             priced_by = self._models(hardware, None).versions if policy else None
             found = self._source.cost_models(hardware, priced_by, policy)
@@ -91,8 +94,9 @@ class ModelVersions:
             damaged = ["the model store cannot be read"]
         if not self._loaded:
             return Check(False, "; ".join(damaged) or "there are no cost models")
-        loaded = [models.compute.version for models in self._loaded.values()]
-        loaded += [models.communication.version for models in self._loaded.values()]
+        # Others may load models meanwhile.
+        found = list(self._loaded.values())
+        loaded = [version for models in found for version in (models.compute.version, models.communication.version)]
         if all(map(is_analytic, loaded)):
             # Data sheets are always sound: they must not hide that all that was measured is damaged.
             said = "no measured cost models: only hardware with a data sheet can be planned for"

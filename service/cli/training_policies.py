@@ -189,6 +189,11 @@ def _trained(
     from service.registry.store import ModelStore
     from service.usecases.train_policies import train_policy_version
 
+    try:
+        torch.empty(0, device=kind.config.device)
+    except (AssertionError, RuntimeError) as error:
+        # Either, as torch was built.
+        fail(f"shardwright: --device: {kind.config.device} cannot be used here: {str(error).splitlines()[0]}")
     # The networks are small: more threads would wait for each other.
     torch.set_num_threads(1)
     store = ModelStore(settings_with(model_store=model_store).model_store)

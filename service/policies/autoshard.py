@@ -10,18 +10,16 @@ So that a policy serves other numbers of tables and devices than it was trained 
 proportion: see ``relative_costs`` and ``mean_count``. docs/methods/autoshard.md says why.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from service.cost_models.arrays import Arrays, Shapes, check_arrays
+from service.cost_models.arrays import Arrays, Shapes
 from service.domain.errors import DamagedArtifact
 from service.domain.plan import Algorithm
 from service.domain.policy import Scorer, Seen
 from service.domain.ports import Floats
-from service.domain.tables import Table
 from service.policies.networks import LOGIT_DECIMALS, Flags, layers, linear, lstm_cell, two_layers
-from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURES_VERSION, policy_features
+from service.policies.table_features import POLICY_FEATURE_NAMES
+from service.policies.table_networks import TableNetworks
 
 LSTM_LAYERS, LOGIT_LAYERS = 2, 4
 
@@ -66,7 +64,7 @@ AUTOSHARD_SHAPES: Shapes = {
 cost model answers in units of ``cost_unit_ms``. Values of states serve training alone and are not among them."""
 
 
-class AutoShardNetworks:
+class AutoShardNetworks(TableNetworks):
     """The two networks; what a device sums is both embeddings of its tables, E + G numbers."""
 
     algorithm = Algorithm.AUTOSHARD
@@ -78,30 +76,8 @@ class AutoShardNetworks:
             DamagedArtifact: an array is missing, misshapen, not finite or out of its range, or the version was trained
                 on other features.
         """
-        if features_version != POLICY_FEATURES_VERSION:
-            raise DamagedArtifact(
-                f"{version} was trained on policy features version {features_version}, this code makes version "
-                f"{POLICY_FEATURES_VERSION}: train a new version"
-            )
-        check_arrays(version, weights, AUTOSHARD_SHAPES)
-        for name in ("feature_scale", "cost_unit_ms"):
-            if not (weights[name] > 0).all():
-                raise DamagedArtifact(
-                    f"{version}: array {name} must be positive: restore the version or train a new one"
-                )
+        super().__init__(version, weights, features_version, AUTOSHARD_SHAPES)
         _check_sizes(version, weights)
-        self.version = version
-        self._w = {name: weights[name].astype(np.float64) for name in AUTOSHARD_SHAPES}
-        self._split = len(self._w["cost.table.1.bias"])
-
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Floats:
-        """Embeddings of T tables (or slices) at a global batch size; [T, E + G]."""
-        return self.embed(policy_features(tables, batch_size))
-
-    def embed(self, features: Floats) -> Floats:
-        """Embeddings of tables with these ``policy_features``, the cost model's first; [..., 21] -> [..., E + G]."""
-        x = (features - self._w["feature_mean"]) / self._w["feature_scale"]
-        return np.concatenate([two_layers(self._w, f"{net}.table", x) for net in ("cost", "policy")], axis=-1)
 
     def device_costs(self, sums: Floats) -> Floats:
         """Compute of devices by what they hold, milliseconds for ``COST_BATCH`` samples; [..., E + G] -> [...]."""

@@ -8,18 +8,15 @@ no bias: the softmax over devices cancels it. Every reduction is a sum or a maxi
 tables and devices. Unlike the authors', features are standardised by statistics that are stored with the weights.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from service.cost_models.arrays import Arrays, Shapes, check_arrays
-from service.domain.errors import DamagedArtifact
+from service.cost_models.arrays import Arrays, Shapes
 from service.domain.plan import Algorithm
 from service.domain.policy import Scorer, Seen
 from service.domain.ports import Floats
-from service.domain.tables import Table
 from service.policies.networks import LOGIT_DECIMALS, Flags, two_layers
-from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURES_VERSION, policy_features
+from service.policies.table_features import POLICY_FEATURE_NAMES
+from service.policies.table_networks import TableNetworks
 
 COSTS = ("forward_compute", "backward_compute", "backward_exchange")
 """What the three heads predict, in the order of ``device_costs``."""
@@ -51,7 +48,7 @@ DREAMSHARD_SHAPES: Shapes = {
 """Arrays of a version. E and G are the sizes of the two embeddings; heads answer in units of ``cost_unit_ms``."""
 
 
-class DreamShardNetworks:
+class DreamShardNetworks(TableNetworks):
     """The two networks; what a device sums is both embeddings of its tables, E + G numbers."""
 
     algorithm = Algorithm.DREAMSHARD
@@ -63,29 +60,7 @@ class DreamShardNetworks:
             DamagedArtifact: an array is missing, misshapen, not finite or out of its range, or the version was trained
                 on other features.
         """
-        if features_version != POLICY_FEATURES_VERSION:
-            raise DamagedArtifact(
-                f"{version} was trained on policy features version {features_version}, this code makes version "
-                f"{POLICY_FEATURES_VERSION}: train a new version"
-            )
-        check_arrays(version, weights, DREAMSHARD_SHAPES)
-        for name in ("feature_scale", "cost_unit_ms"):
-            if not (weights[name] > 0).all():
-                raise DamagedArtifact(
-                    f"{version}: array {name} must be positive: restore the version or train a new one"
-                )
-        self.version = version
-        self._w = {name: weights[name].astype(np.float64) for name in DREAMSHARD_SHAPES}
-        self._split = len(self._w["cost.table.1.bias"])
-
-    def encode(self, tables: Sequence[Table], batch_size: int) -> Floats:
-        """Embeddings of T tables (or slices) at a global batch size; [T, E + G]."""
-        return self.embed(policy_features(tables, batch_size))
-
-    def embed(self, features: Floats) -> Floats:
-        """Embeddings of tables with these ``policy_features``, the cost network's first; [..., 21] -> [..., E + G]."""
-        x = (features - self._w["feature_mean"]) / self._w["feature_scale"]
-        return np.concatenate([two_layers(self._w, f"{net}.table", x) for net in ("cost", "policy")], axis=-1)
+        super().__init__(version, weights, features_version, DREAMSHARD_SHAPES)
 
     def device_costs(self, sums: Floats) -> Floats:
         """Costs of devices by what they hold, see ``COSTS``, milliseconds; [..., E + G] -> [..., 3]."""

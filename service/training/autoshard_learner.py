@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from service.search.catalogue import Integers
 from service.training.autoshard_actors import Segment
 from service.training.autoshard_networks import AutoShard, mean_counts, relative_costs
-from service.training.dreamshard_networks import entropy, masked_log_probabilities, sums_before
+from service.training.policy_networks import entropy, masked_log_probabilities, sums_before
 from service.training.ring_buffer import Shards
 from service.training.training_tasks import TrainingTasks
 from service.training.vtrace import vtrace

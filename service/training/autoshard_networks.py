@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from service.domain.ports import Floats
 from service.policies.autoshard import LEAST_SHARE, LSTM_LAYERS, MOST_PIECES
 from service.policies.table_features import POLICY_FEATURE_NAMES
-
-_CONSTANT = 1e-6
+from service.training.policy_networks import TableInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,8 @@ class Policy(nn.Module):
         return logits
 
 
-class AutoShard(nn.Module):
+class AutoShard(TableInput):
     """Both networks, with the statistics that standardise their input."""
-
-    feature_mean: Tensor
-    feature_scale: Tensor
 
     def __init__(self, sizes: AutoShardSizes, features: Floats, cost_unit_ms: float, settings: int = 1) -> None:
         """Starts the networks, from torch's own seed.
@@ -122,21 +118,9 @@ class AutoShard(nn.Module):
         Raises:
             ValueError: the unit is not positive.
         """
-        super().__init__()
-        if not cost_unit_ms > 0:
-            raise ValueError(f"cost_unit_ms is {cost_unit_ms}, it must be positive")
-        self.cost_unit_ms = cost_unit_ms
-        deviation = features.std(axis=0)
-        # A feature that is the same in all tables says nothing; divided by its deviation it would shout elsewhere.
-        scale = np.where(deviation < _CONSTANT, 1.0, deviation)
-        self.register_buffer("feature_mean", torch.from_numpy(features.mean(axis=0)).float())
-        self.register_buffer("feature_scale", torch.from_numpy(scale).float())
+        super().__init__(features, cost_unit_ms)
         self.cost = CostModel(sizes, settings)
         self.policy = Policy(sizes)
-
-    def standardised(self, features: Tensor) -> Tensor:
-        """What both table MLPs take; ``policy_features`` [..., 21] -> [..., 21]."""
-        return (features - self.feature_mean) / self.feature_scale
 
     def arrays(self) -> Mapping[str, NDArray[np.float32]]:
         """Arrays of ``service.policies.autoshard.AUTOSHARD_SHAPES``."""

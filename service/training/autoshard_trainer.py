@@ -20,6 +20,7 @@ from service.search.workspace import Workspace
 from service.training.autoshard_actors import Actors, Played
 from service.training.autoshard_learner import Learner
 from service.training.autoshard_networks import AutoShard, AutoShardSizes
+from service.training.checks import refuse_below, refuse_not_positive
 from service.training.meters import Meter
 from service.training.ring_buffer import RingBuffer
 from service.training.training_tasks import TrainingTasks
@@ -47,6 +48,9 @@ class AutoShardTraining:
         cost_decay: share by which its weights shrink with each update, in units of the learning rate (AdamW).
         sizes: of the networks.
         device: that torch learns on.
+
+    Raises:
+        ValueError: a number is not in its range.
     """
 
     seed: int = 0
@@ -66,6 +70,14 @@ class AutoShardTraining:
     cost_decay: float = 0.0
     sizes: AutoShardSizes = field(default_factory=AutoShardSizes)
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("environment_steps", "unroll", "batch", "buffer", "cost_updates", "cost_batch"):
+            refuse_below(name, getattr(self, name), 1)
+        for name in ("lag", "value_weight", "entropy_weight", "cost_decay"):
+            refuse_below(name, getattr(self, name), 0)
+        for name in ("rho_bar", "c_bar", "learning_rate", "clip"):
+            refuse_not_positive(name, getattr(self, name))
 
 
 class AutoShardTrainer:

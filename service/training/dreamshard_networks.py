@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from service.domain.ports import Floats
 from service.policies.dreamshard import COSTS, PLAN_COST
 from service.policies.table_features import POLICY_FEATURE_NAMES
-
-_CONSTANT = 1e-6
+from service.training.policy_networks import TableInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,8 @@ class PolicyNetwork(nn.Module):
         return logits
 
 
-class DreamShard(nn.Module):
+class DreamShard(TableInput):
     """Both networks, with the statistics that standardise their input."""
-
-    feature_mean: Tensor
-    feature_scale: Tensor
 
     def __init__(self, sizes: DreamShardSizes, features: Floats, cost_unit_ms: float) -> None:
         """Starts the networks, from torch's own seed.
@@ -87,21 +83,9 @@ class DreamShard(nn.Module):
         Raises:
             ValueError: the unit is not positive.
         """
-        super().__init__()
-        if not cost_unit_ms > 0:
-            raise ValueError(f"cost_unit_ms is {cost_unit_ms}, it must be positive")
-        self.cost_unit_ms = cost_unit_ms
-        deviation = features.std(axis=0)
-        # A feature that is the same in all tables says nothing; divided by its deviation it would shout elsewhere.
-        scale = np.where(deviation < _CONSTANT, 1.0, deviation)
-        self.register_buffer("feature_mean", torch.from_numpy(features.mean(axis=0)).float())
-        self.register_buffer("feature_scale", torch.from_numpy(scale).float())
+        super().__init__(features, cost_unit_ms)
         self.cost = CostNetwork(sizes)
         self.policy = PolicyNetwork(sizes)
-
-    def standardised(self, features: Tensor) -> Tensor:
-        """What both table MLPs take; ``policy_features`` [..., 21] -> [..., 21]."""
-        return (features - self.feature_mean) / self.feature_scale
 
     def logits(self, cost_sums: Tensor, policy_sums: Tensor) -> Tensor:
         """Logits by the sums of both embeddings; [..., E] and [..., G] -> [...]. Only the policy network learns."""
@@ -132,47 +116,6 @@ class DreamShard(nn.Module):
                 tensors[f"{name}.{layer}.weight"] = linear.weight
                 tensors[f"{name}.{layer}.bias"] = linear.bias
         return {name: tensor.detach().cpu().numpy().astype(np.float32) for name, tensor in tensors.items()}
-
-
-def sums_before(embeddings: Tensor, pieces: Tensor, devices: Tensor, count: int) -> Tensor:
-    """What each device held before each step of B replayed episodes; gradients flow into the embeddings.
-
-    Args:
-        embeddings: of the pieces of each episode, by their position; [B, S, E].
-        pieces: position of the piece placed at each step, negative where the episode had ended; [T, B].
-        devices: where it was placed; [T, B].
-        count: number of devices, D.
-
-    Returns:
-        [T + 1, B, D, E]; the last is the end.
-    """
-    rows = torch.arange(len(embeddings), device=embeddings.device)
-    placed = embeddings[rows, pieces.clamp(min=0)] * (pieces >= 0).unsqueeze(-1)
-    on = nn.functional.one_hot(devices.clamp(min=0), count).to(embeddings.dtype)
-    added = on.unsqueeze(-1) * placed.unsqueeze(2)
-    held = [added.new_zeros(added.shape[1:])]
-    # Several times as quick as ``cumsum`` over the first axis, backward too.
-    for step in added:
-        held.append(held[-1] + step)
-    return torch.stack(held)
-
-
-def masked_log_probabilities(logits: Tensor, legal: Tensor) -> Tensor:
-    """Logarithms of the softmax over the legal devices, ``service.policies.networks.log_probabilities``'s twin.
-
-    Devices that are not legal get no gradient, nor do rows without a legal one.
-    """
-    some = legal.any(dim=-1, keepdim=True)
-    # A row without a legal device goes through the softmax unmasked, so that nothing is undefined on the way.
-    masked = logits.masked_fill(~legal & some, -torch.inf)
-    return masked.log_softmax(dim=-1).masked_fill(~legal, -torch.inf)
-
-
-def entropy(log_probabilities: Tensor) -> Tensor:
-    """Entropy of choices by ``masked_log_probabilities``, 0 where no device is legal; [..., D] -> [...]."""
-    # 0 log 0 is 0, and minus infinity times 0 would be no number.
-    finite = log_probabilities.masked_fill(log_probabilities == -torch.inf, 0.0)
-    return -(log_probabilities.exp() * finite).sum(dim=-1)
 
 
 def _two_layers(into: int, hidden: int, out: int) -> nn.Sequential:

@@ -26,9 +26,11 @@ from service.search.episodes import Episodes, Trajectories, play
 from service.search.policy_placement import seen
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
-from service.training.dreamshard_networks import DreamShard, DreamShardSizes, sums_before
+from service.training.checks import refuse_below, refuse_not_positive
+from service.training.dreamshard_networks import DreamShard, DreamShardSizes
 from service.training.measured_placements import MeasuredPlacements, cost_losses
 from service.training.meters import Meter
+from service.training.policy_networks import sums_before
 from service.training.reinforce import advantages, reinforce_loss
 from service.training.training_tasks import TrainingTasks
 
@@ -81,12 +83,11 @@ class DreamShardTraining:
 
     def __post_init__(self) -> None:
         for name in ("iterations", "placements", "cost_updates", "cost_batch", "policy_updates", "policy_tasks"):
-            _refuse(name, getattr(self, name), 1)
-        _refuse("episodes", self.episodes, 2)
-        _refuse("entropy", self.entropy, 0)
+            refuse_below(name, getattr(self, name), 1)
+        refuse_below("episodes", self.episodes, 2)
+        refuse_below("entropy", self.entropy, 0)
         for name in ("learning_rate", "dead_end"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+            refuse_not_positive(name, getattr(self, name))
 
 
 class DreamShardTrainer:
@@ -164,6 +165,8 @@ class DreamShardTrainer:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes back to a state, of a trainer that is made alike."""
+        # Adam would go on in the tensors that it is given.
+        state = deepcopy(dict(state))
         self._done = state["done"]
         self._networks.load_state_dict(state["networks"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -290,11 +293,6 @@ def _together_ms(workspace: Workspace) -> float:
     """Predicted cost of a step with everything on one device: about the most that a placement can cost."""
     everything = np.zeros((1, len(workspace.pieces)), dtype=np.int64)
     return float(simulate(workspace, everything).plan[0]) / TICKS_PER_MS
-
-
-def _refuse(name: str, value: float, least: float) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}: it must be at least {least}")
 
 
 @contextmanager

@@ -89,13 +89,17 @@ def evaluated(workspaces: Sequence[Workspace], policy: PlacementPolicy, samples:
         policy: what is judged.
         samples: placements that are drawn for ``SAMPLED``.
     """
-    ways = {
-        POLICY: by_policy(policy, 0),
-        SAMPLED: by_policy(policy, samples),
-        Algorithm.RANDOM.value: at_random,
-        **{weight.value: heuristic(weight) for weight in WEIGHTS},
+    return {
+        POLICY: judged(workspaces, by_policy(policy, 0)),
+        SAMPLED: judged(workspaces, by_policy(policy, samples)),
+        **baselines(workspaces),
     }
-    return {name: judged(workspaces, place) for name, place in ways.items()}
+
+
+def baselines(workspaces: Sequence[Workspace]) -> dict[str, Results]:
+    """Random placement and the heuristics, by name."""
+    heuristics = {weight.value: judged(workspaces, heuristic(weight)) for weight in WEIGHTS}
+    return {Algorithm.RANDOM.value: judged(workspaces, at_random), **heuristics}
 
 
 def best_heuristic(results: Mapping[str, Results]) -> str:

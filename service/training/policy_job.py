@@ -75,10 +75,10 @@ def run(
     if checkpoint.exists():
         trainer.restore(_state(checkpoint, digest))
     report(trainer.done)
-    # Events of steps after the checkpoint are of a run that was cut off: TensorBoard is told to drop them. A file's
-    # name has the second in it, and its writer would overwrite another of the same name.
+    # Events of steps after the checkpoint are of a run that was cut off: TensorBoard is told to drop those of this step
+    # and later. A file's name has the second in it, and its writer would overwrite another of the same name.
     files = len(list(folder.glob("events.*")))
-    with SummaryWriter(str(folder), purge_step=trainer.done, filename_suffix=f".{files}") as events:
+    with SummaryWriter(str(folder), purge_step=trainer.done + 1, filename_suffix=f".{files}") as events:
         while trainer.done < trainer.steps:
             for name, value in trainer.step().items():
                 events.add_scalar(name, value, trainer.done)

@@ -4,7 +4,7 @@ import numpy as np
 from torch import Tensor
 
 from service.domain.ports import Floats
-from service.training.dreamshard_networks import entropy, masked_log_probabilities
+from service.training.policy_networks import entropy, masked_log_probabilities
 
 _ALIKE = 1e-9
 

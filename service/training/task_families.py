@@ -100,8 +100,10 @@ def draw_problems(family: TaskFamily, pool: Sequence[Table], hardware: str, coun
         seed: of all that is drawn.
 
     Raises:
-        ValueError: some problem was not found in ``_TRIES`` draws; says what to change.
+        ValueError: the pool is empty, or some problem was not found in ``_TRIES`` draws; says what to change.
     """
+    if not pool:
+        raise ValueError(f"{family.name}: there are no tables to draw from: give more")
     return [_problem(family, pool, hardware, np.random.default_rng([seed, n])) for n in range(count)]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.deadline import NEVER
+from service.domain.errors import InvalidInputFile
 from service.domain.measurements import Split
 from service.domain.plan import Algorithm, Problem, content_hash
 from service.domain.policy import PlacementPolicy
@@ -20,7 +21,16 @@ from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.search.precut import precut
 from service.search.workspace import Workspace
 from service.training.meters import Meter
-from service.training.policy_evaluation import POLICY, SAMPLED, Results, best_heuristic, evaluated
+from service.training.policy_evaluation import (
+    POLICY,
+    SAMPLED,
+    Results,
+    baselines,
+    best_heuristic,
+    by_policy,
+    evaluated,
+    judged,
+)
 from service.training.policy_job import PolicyTrainer, run
 from service.training.task_families import SHIPPED, TaskFamily, draw_problems, pool_half
 
@@ -29,6 +39,9 @@ _HELD_OUT_SEED = 20_221_130
 
 _WATCHED = 4
 """Held-out tasks of each family that are looked at while training goes on."""
+
+_LOOKS = 20
+"""About how often they are looked at, with a checkpoint: a look takes as long as a learner step of AutoShard."""
 
 
 class PolicyKind(Protocol):
@@ -74,7 +87,7 @@ class TrainedPolicy:
 
     Attributes:
         version: its name.
-        seconds: that training took, in this run.
+        seconds: that training took in this run, with checkpoints and looks at held-out tasks.
         results: by family and way of placing.
     """
 
@@ -112,8 +125,7 @@ def train_policy_version(
         report: told how many steps are done, and of how many.
 
     Raises:
-        ValueError: the tasks cannot be drawn.
-        InvalidInputFile: the checkpoint is damaged or of another run.
+        InvalidInputFile: the tasks cannot be drawn from the pool, or the checkpoint is damaged or of another run.
     """
     halves = {half: pool_half(pool, half) for half in (Split.TRAIN, Split.TEST)}
     training = _workspaces(tasks, halves[Split.TRAIN], hardware, models, tasks.train, tasks.seed)
@@ -128,16 +140,20 @@ def train_policy_version(
         "training": asdict(kind.config),
     }
 
+    beside = {name: baselines(spaces[:_WATCHED]) for name, spaces in held_out.items()} if folder else {}
+
     def watched() -> dict[str, float]:
-        policy = kind.policy(trainer.arrays())
-        found = {}
-        for name, spaces in held_out.items():
-            results = evaluated(spaces[:_WATCHED], policy, 0)
+        place, found = by_policy(kind.policy(trainer.arrays()), 0), {}
+        for name, others in beside.items():
+            results = {**others, POLICY: judged(held_out[name][:_WATCHED], place)}
             found[f"held_out_cost_by_best_heuristics/{name}"] = _ratio(results, POLICY)
         return found
 
     began = time.monotonic()
-    run(trainer, content_hash(facts), folder, report=lambda done: report(done, trainer.steps), judge=watched)
+    # What is drawn depends on the order of the pool, too, which its fingerprint does not.
+    identity = content_hash({**facts, "in_order": [repr(table) for table in pool]})
+    every = max(1, trainer.steps // _LOOKS)
+    run(trainer, identity, folder, every, lambda done: report(done, trainer.steps), watched)
     seconds = time.monotonic() - began
     arrays = trainer.arrays()
     policy = kind.policy(arrays)
@@ -164,10 +180,13 @@ def _workspaces(
     def posed(problem: Problem) -> Workspace:
         return Workspace.of(problem, precut(problem, NEVER), models)
 
-    return {
-        family.name: [posed(problem) for problem in draw_problems(family, pool, hardware, count, seed)]
-        for family in tasks.families
-    }
+    try:
+        drawn = {family.name: draw_problems(family, pool, hardware, count, seed) for family in tasks.families}
+    except ValueError as fault:
+        raise InvalidInputFile(
+            f"tasks cannot be drawn from this half of the tables, {len(pool)} here: {fault}"
+        ) from fault
+    return {name: [posed(problem) for problem in problems] for name, problems in drawn.items()}
 
 
 def _fingerprint(pool: Sequence[Table]) -> str:

@@ -160,6 +160,27 @@ def test_an_unexpected_error_is_counted() -> None:
     assert b'shardwright_plans_total{algorithm="dim_greedy",outcome="internal_error"} 1.0' in metrics.exposition()
 
 
+class PolicyLater(FakeStore):
+    """Has a policy of DreamShard once it is trained."""
+
+    trained = False
+
+    def policies(self, hardware: str) -> list[Algorithm]:
+        return super().policies(hardware) if self.trained else []
+
+
+def test_a_policy_that_is_trained_after_it_was_asked_for_is_found() -> None:
+    source = PolicyLater("")
+    models = ModelVersions(source, fresh_metrics())
+    without = models.identity("fake", Algorithm.DREAMSHARD)
+    assert without == models.identity("fake", Algorithm.AUTO)
+    source.trained = True
+    found = models.identity("fake", Algorithm.DREAMSHARD)
+    assert found["dreamshard"] == "random 3"
+    source.trained = False
+    assert models.identity("fake", Algorithm.DREAMSHARD) == found
+
+
 class UnreadableStore(FakeStore):
     """A model store on a disk that went away."""
 

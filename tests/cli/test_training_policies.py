@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from service.cli import app
 from service.domain.deadline import Deadline
+from service.domain.errors import InvalidInputFile, MeasurementRefused
 from service.domain.plan import Algorithm, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
@@ -35,7 +36,8 @@ def test_a_tiny_run_writes_a_version_that_plans(algorithm: str, tmp_path: Path) 
     assert result.exit_code == 0, result.output
     assert f"h100/{algorithm}/1" in result.stdout
     assert (folder / "checkpoint.pt").is_file()
-    assert len(list(folder.glob("events.*"))) == 1
+    (events,) = folder.glob("events.*")
+    assert b"held_out_cost_by_best_heuristics/dreamshard-20" in events.read_bytes()
     store = ModelStore(str(tmp_path / "models"))
     manifest, _ = store.read(Version("h100", algorithm, 1))
     assert manifest["training"]["seed"] == manifest["tasks"]["seed"] == 3
@@ -62,6 +64,7 @@ def test_a_tiny_run_writes_a_version_that_plans(algorithm: str, tmp_path: Path) 
         ({"sizes": {"embeding": 2}}, "no hyper-parameter is named sizes.embeding"),
         ({"iterations": "many"}, "iterations: Input should be a valid integer"),
         ({"iterations": 0}, "iterations is 0: it must be at least 1"),
+        ({"device": "cuda:99"}, "--device: cuda:99 cannot be used here: "),
         ([1], "must hold a JSON object"),
     ],
 )
@@ -88,3 +91,34 @@ def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, other)
     assert result.exit_code == 1
     assert "is of a run with other tasks or another configuration" in str(result.exception or result.stderr)
+
+
+def test_the_same_tables_in_another_order_make_another_run(tmp_path: Path) -> None:
+    pool = [
+        {"name": f"t{i}", "num_embeddings": 1_000 + i, "embedding_dim": 16, "pooling_factor": 2.0} for i in range(60)
+    ]
+    tables, folder = tmp_path / "tables.json", tmp_path / "run"
+    command = _command("dreamshard", tmp_path, "--checkpoints", str(folder), "--tables", str(tables))
+    tables.write_text(json.dumps({"tables": pool}))
+    assert CliRunner().invoke(app, command).exit_code == 0
+    tables.write_text(json.dumps({"tables": pool[::-1]}))
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, InvalidInputFile)
+    assert "is of a run with other tasks" in result.exception.detail
+
+
+def test_too_few_tables_are_said(tmp_path: Path) -> None:
+    tables = tmp_path / "tables.json"
+    only = {"name": "t", "num_embeddings": 1_000, "embedding_dim": 16, "pooling_factor": 2.0}
+    tables.write_text(json.dumps({"tables": [only]}))
+    result = CliRunner().invoke(app, _command("dreamshard", tmp_path, "--tables", str(tables)))
+    assert isinstance(result.exception, InvalidInputFile)
+    assert "tasks cannot be drawn from this half of the tables, 0 here: dreamshard-20" in result.exception.detail
+
+
+@pytest.mark.parametrize("algorithm", list(TINY))
+def test_measured_rewards_are_of_the_hardware_that_is_named(algorithm: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, _command(algorithm, tmp_path, "--reward", "measured", "--batch-size", "64"))
+    assert isinstance(result.exception, MeasurementRefused)
+    assert "h100 is a GPU" in result.exception.detail
+    assert not (tmp_path / "models").exists()

@@ -16,7 +16,7 @@ from service.search.workspace import Workspace
 from service.training.autoshard_actors import Actors, Played, Segment
 from service.training.autoshard_learner import Learner
 from service.training.autoshard_networks import AutoShard
-from service.training.dreamshard_networks import masked_log_probabilities
+from service.training.policy_networks import masked_log_probabilities
 from service.training.ring_buffer import Shards
 from service.training.training_tasks import TrainingTasks
 from tests.search import oracle

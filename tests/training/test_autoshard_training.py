@@ -38,6 +38,21 @@ def test_defaults_are_the_papers() -> None:
     assert policy.state_size == 64
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"unroll": 0}, "unroll is 0: it must be at least 1"),
+        ({"cost_batch": 0}, "cost_batch is 0: it must be at least 1"),
+        ({"lag": -1}, "lag is -1: it must be at least 0"),
+        ({"clip": 0.0}, "clip is 0.0: it must be above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan: it must be above 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        AutoShardTraining(**wrong)
+
+
 @pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize("stop", [1, 4])
 def test_resuming_equals_not_having_stopped_to_the_bit(lag: int, stop: int, tmp_path: Path) -> None:

@@ -146,6 +146,9 @@ def test_resuming_equals_not_having_stopped() -> None:
     assert [_without_seconds(resumed.step()) for _ in range(2)] == told[2:]
     assert _arrays_equal(resumed, whole)
     assert not _arrays_equal(stopped, whole)
+    again = DreamShardTrainer(MIXED, QUICK, predicted_times)
+    again.restore(state)
+    assert [_without_seconds(again.step()) for _ in range(2)] == told[2:]
 
 
 def test_a_job_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -277,6 +280,7 @@ def test_costs_may_count_in_parts_of_the_size_of_a_task() -> None:
         ({"iterations": 0}, "iterations is 0: it must be at least 1"),
         ({"episodes": 1}, "episodes is 1: it must be at least 2"),
         ({"entropy": -0.1}, "entropy is -0.1: it must be at least 0"),
+        ({"entropy": float("nan")}, "entropy is nan: it must be at least 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0: it must be above 0"),
         ({"dead_end": 0.0}, "dead_end is 0.0: it must be above 0"),
     ],

@@ -14,13 +14,8 @@ from service.policies.table_features import POLICY_FEATURE_NAMES, POLICY_FEATURE
 from service.search.episodes import Episodes, play
 from service.search.tasks import Task
 from service.search.workspace import Workspace
-from service.training.dreamshard_networks import (
-    DreamShard,
-    DreamShardSizes,
-    entropy,
-    masked_log_probabilities,
-    sums_before,
-)
+from service.training.dreamshard_networks import DreamShard, DreamShardSizes
+from service.training.policy_networks import entropy, masked_log_probabilities, sums_before
 from tests.fakes import fake_models
 from tests.search import oracle
 

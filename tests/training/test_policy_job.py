@@ -41,13 +41,15 @@ class Walk:
 
 
 def _events(folder: Path) -> list[tuple[str, int, float]]:
-    """Scalars in the event files, in the order in which they were written."""
-    found = []
+    """Scalars that TensorBoard shows of the event files: what begins at a step hides those of this step and later."""
+    found: list[tuple[str, int, float]] = []
     for path in sorted(folder.glob("events.*")):
         raw, at = path.read_bytes(), 0
         while at < len(raw):
             size = int.from_bytes(raw[at : at + 8], "little")
             event = Event.FromString(raw[at + 12 : at + 12 + size])
+            if event.HasField("session_log"):
+                found = [each for each in found if each[1] < event.step]
             found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
             at += 12 + size + 4
     return found
@@ -72,8 +74,7 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(tmp_path: Path, dies_at
     run(second, "walk", tmp_path / "cut", every, told.append)
     assert told == list(range(dies_at // every * every, 8))
     assert second.arrays()["sum"].tolist() == whole.arrays()["sum"].tolist()
-    cut, uncut = ({step: value for _, step, value in _events(tmp_path / name)} for name in ("cut", "whole"))
-    assert cut == uncut
+    assert _events(tmp_path / "cut") == _events(tmp_path / "whole")
 
 
 def test_a_run_that_is_through_does_nothing_more(tmp_path: Path) -> None:

@@ -115,6 +115,11 @@ def test_what_cannot_fit_is_refused_with_what_to_change() -> None:
         drawn(hopeless, 1)
 
 
+def test_an_empty_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match="mixed: there are no tables to draw from: give more"):
+        draw_problems(SHIPPED[0], (), "fake", 1, 0)
+
+
 def test_shipped_families_are_told_apart_by_name() -> None:
     assert len({family.name for family in SHIPPED}) == len(SHIPPED)
     assert (min(MIXED_DIMS), max(MIXED_DIMS)) == (4, 128)
