@@ -28,7 +28,6 @@ def client(databases: Databases, migrated_template: URL) -> Iterator[httpx.Clien
 
 def _request(tables: int, devices: int, algorithm: Algorithm) -> dict[str, object]:
     generator = np.random.default_rng(tables)
-    drawn = [generated_pool(tables)[i] for i in range(tables)]
     return {
         "tables": [
             {
@@ -37,7 +36,7 @@ def _request(tables: int, devices: int, algorithm: Algorithm) -> dict[str, objec
                 "embedding_dim": int(generator.choice([8, 16, 32, 64, 128])),
                 "pooling_factor": table.pooling_factor,
             }
-            for table in drawn
+            for table in generated_pool(tables)
         ],
         "devices": {"count": devices, "memory_bytes": 64 * GIB, "hardware": "cpu-fbgemm"},
         "global_batch_size": 8_192,
