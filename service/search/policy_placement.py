@@ -1,5 +1,6 @@
 """Placements that a policy makes: its likeliest devices, and samples of which the cheapest is kept."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -55,23 +56,33 @@ def policy_placement(
         policy: makes the choices.
         samples: placements that are drawn beside the one of the likeliest devices.
         seed: of what is drawn.
-        deadline: nothing is found where it passes first.
+        deadline: the likeliest devices alone are the answer where it passes before samples are complete.
 
     Returns:
         device of each piece, [S], or None where all came to a dead end or the deadline passed.
     """
+    task = policy_task(workspace, policy)
+    # Episodes of a batch end together: where time may run out, the likeliest is brought to its end first.
+    first = _played(task, policy, 0, seed, deadline) if samples and deadline.at < math.inf else None
+    placements = _played(task, policy, samples, seed, deadline)
+    if placements is None:
+        placements = first
+    if placements is None or not len(placements):
+        return None
+    found: Integers = placements[simulate(workspace, placements).plan.argmin()]
+    return found
+
+
+def _played(task: Task, policy: PlacementPolicy, samples: int, seed: int, deadline: Deadline) -> Integers | None:
+    """Placements of the likeliest devices and of samples, without dead ends, [N, S]; None where the deadline passed."""
     generator = np.random.default_rng(seed)
-    episodes = Episodes([policy_task(workspace, policy)] * (1 + samples))
+    episodes = Episodes([task] * (1 + samples))
     scorer = policy.begin(1 + samples)
     while episodes.open.any():
         if deadline.passed():
             return None
         episodes.step(_chosen(episodes, scorer.logits(seen(episodes)), generator))
-    placements = episodes.placements[~episodes.dead]
-    if not len(placements):
-        return None
-    found: Integers = placements[simulate(workspace, placements).plan.argmin()]
-    return found
+    return episodes.placements[~episodes.dead]
 
 
 def _chosen(episodes: Episodes, logits: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.intp]:

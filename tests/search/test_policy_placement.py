@@ -114,6 +114,18 @@ def test_nothing_is_found_where_nothing_fits_or_the_time_is_up() -> None:
     assert policy_placement(_space(_problem(9)), NETWORKS, 4, 0, late) is None
 
 
+def test_time_that_is_up_before_samples_are_complete_leaves_the_likeliest_devices() -> None:
+    space, ticking = _space(_problem(12)), itertools.count()
+    late = Deadline(at=20.0, clock=lambda: float(next(ticking)))
+    found, likeliest = (policy_placement(space, UNSURE, *how) for how in ((30, 0, late), (0, 0, Deadline())))
+    assert found is not None
+    assert likeliest is not None
+    assert found.tolist() == likeliest.tolist()
+    whole = policy_placement(space, UNSURE, 30, 0, Deadline())
+    assert whole is not None
+    assert whole.tolist() != likeliest.tolist(), "samples are no better here: choose another task"
+
+
 def test_tables_that_are_one_piece_are_embedded_as_their_sum() -> None:
     problem = replace(_problem(4), constraints=Constraints(colocate=(("t1", "t3"),)))
     task = policy_task(_space(problem), NETWORKS)
