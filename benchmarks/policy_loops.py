@@ -81,7 +81,7 @@ def main() -> None:
         "",
         f"`{command_line('benchmarks.policy_loops')}` on {machine_line(_PACKAGES)}. Rewards are measured at batch "
         f"{BATCH_SIZE:,}; held-out tasks are priced by {' and '.join(models.versions.values())}. DreamShard's run is "
-        "the paper's 10 iterations of 10 placements, all else as shipped versions are trained. AutoShard's pilot has 20 "
+        "the paper's 10 iterations of 10 placements, all else as in shipped versions. AutoShard's pilot has 20 "
         "learner steps of 160 placed tables, and a cost model that shrinks its weights more, for it sees few tables.",
         "",
     ]
