@@ -35,7 +35,8 @@ def compute(
     from datetime import UTC, datetime
 
     from service import wiring
-    from service.registry.store import COMPUTE, ModelStore
+    from service.domain.versions import COMPUTE
+    from service.registry.store import ModelStore
     from service.storage.measurements import MeasurementRepository
     from service.training.compute_trainer import ComputeTraining
     from service.usecases.train_models import calibrate_compute_version, train_compute_version

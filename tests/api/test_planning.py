@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from service.api.model_versions import ModelVersions
 from service.api.outages import OutageMemory
-from service.api.planning import ModelVersions
 from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
 from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, PlanStore, StoredPlan

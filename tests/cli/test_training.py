@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from service.cli import app
 from service.cost_models.calibrated import CalibratedCompute
-from service.registry.store import ModelStore, Version
+from service.domain.versions import Version
+from service.registry.store import ModelStore
 from service.storage.measurements import MeasurementRepository
 from tests.training.data_sheet_machine import synthetic
 
