@@ -149,6 +149,7 @@ def named(catalog: ModelCatalog, hardware: str, model: str, number: str) -> Vers
     Raises:
         UnknownModelVersion: there is none.
     """
+    _refuse_unknown_model(catalog, (hardware, model))
     if number == ANALYTIC.removesuffix("-"):
         version = catalog.analytic(hardware, model)
     elif re.fullmatch(rf"({ANALYTIC})?[1-9][0-9]{{0,8}}", number):
@@ -167,10 +168,8 @@ def listed(catalog: ModelCatalog, model: ModelName) -> list[ListedVersion]:
     Raises:
         UnknownModelVersion: it has none.
     """
-    versions = catalog.versions(*model)
-    if not versions:
-        raise _unknown(catalog, model)
-    return [_listed(catalog, version) for version in versions]
+    _refuse_unknown_model(catalog, model)
+    return [_listed(catalog, version) for version in catalog.versions(*model)]
 
 
 def prune(
@@ -217,19 +216,23 @@ def _needed(standing: Sequence[Promotion]) -> dict[int | None, str]:
     return {p.number: why for p, why in reversed(list(zip(standing, reasons, strict=False)))}
 
 
+def _refuse_unknown_model(catalog: ModelCatalog, model: ModelName) -> None:
+    """Before a name that came from outside leads to any folder."""
+    known = catalog.models()
+    if model not in known:
+        names = ["/".join(name) for name in known]
+        raise UnknownModelVersion(f"there is no model {'/'.join(model)}; there are: {', '.join(names)}", known=names)
+
+
 def _refuse_unknown(catalog: ModelCatalog, version: Version) -> None:
     if not catalog.has(version):
         raise _unknown(catalog, version.of, str(version).rpartition("/")[2])
 
 
-def _unknown(catalog: ModelCatalog, model: ModelName, number: str | None = None) -> UnknownModelVersion:
-    """Names what there is: versions of the model or, where it has none, models."""
-    versions, name = [str(version) for version in catalog.versions(*model)], "/".join(model)
-    if versions:
-        said = f"there is no version {name}/{number}; there are: {', '.join(versions)}"
-        return UnknownModelVersion(said, known=versions)
-    models = ["/".join(known) for known in catalog.models()]
-    return UnknownModelVersion(f"there is no model {name}; there are: {', '.join(models)}", known=models)
+def _unknown(catalog: ModelCatalog, model: ModelName, number: str) -> UnknownModelVersion:
+    known = [str(version) for version in catalog.versions(*model)]
+    said = f"there is no version {'/'.join(model)}/{number}; there are: {', '.join(known) or 'none'}"
+    return UnknownModelVersion(said, known=known)
 
 
 def _listed(catalog: ModelCatalog, version: Version) -> ListedVersion:
