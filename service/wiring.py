@@ -134,6 +134,8 @@ def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions:
         models.follow(promotions.standing())
         models.check()
         write_down(catalog, promotions, models.serving, "the service")
+        # Another replica may have been faster.
+        models.follow(promotions.standing())
     except StorageUnavailable as error:
         _log.warning("which versions were promoted is not known yet", extra={"fields": {"cause": error.detail}})
 
