@@ -15,9 +15,7 @@ COMPUTE_MODEL = (HARDWARE, "compute")
 
 def publish(store: ModelStore, seed: int, padding: int = 0) -> Version:
     """Writes the next compute version, whose costs are its own, and makes its file larger by so many bytes."""
-    arrays = weights(seed)
-    if padding:
-        arrays["padding"] = np.zeros(padding // 4, dtype=np.float32)
+    arrays = {**weights(seed), "padding": np.zeros(padding // 4, dtype=np.float32)}
     return store.write(HARDWARE, "compute", arrays, FACTS)
 
 

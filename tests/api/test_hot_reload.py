@@ -167,7 +167,7 @@ def _refuse_mixed(models: ModelStore, answers: list[tuple[dict[str, Any], str, h
             wanted = estimated(body["optimizer"], *names)
         else:
             problem = posed_problem(PlanRequest.model_validate(body))
-            shards = [Shard(s["table"], *s["columns"], s["device"]) for s in answer["shards"]]
+            shards = [Shard(s["table"], s["columns"][0], s["columns"][1], s["device"]) for s in answer["shards"]]
             wanted = estimate(problem, loaded(*names), shards).max_cost_ms
         assert answer["max_cost_ms"] == pytest.approx(wanted, rel=1e-9)
 

@@ -37,7 +37,7 @@ class Served:
         (self.folder / "cpu-x" / model / str(number) / "weights.safetensors").write_bytes(b"")
 
     def follow(self, **stacks: list[int | None]) -> None:
-        self.versions.follow(_standing(**stacks))
+        self.versions.follow(_standing("cpu-x", stacks))
 
     def names(self, algorithm: Algorithm = Algorithm.AUTO, pinned: Mapping[str, str] | None = None) -> dict[str, str]:
         names = self.versions.of("cpu-x", algorithm, pinned).versions
@@ -48,7 +48,7 @@ class Served:
         return next((line.rpartition(" ")[2] for line in lines if line.startswith(series)), None)
 
 
-def _standing(hardware: str = "cpu-x", **stacks: list[int | None]) -> Standing:
+def _standing(hardware: str, stacks: Mapping[str, list[int | None]]) -> Standing:
     when = datetime.now(UTC)
     return {
         (hardware, model): [Promotion(9 - i, hardware, model, n, when, "a test", "") for i, n in enumerate(numbers)]
@@ -141,7 +141,7 @@ def test_where_nothing_that_was_promoted_can_be_loaded_the_newest_serves(served:
 
 
 def test_promotions_of_what_is_not_in_the_store_do_no_harm(served: Served) -> None:
-    served.versions.follow(_standing("gone", compute=[3], communication=[None]))
+    served.versions.follow(_standing("gone", {"compute": [3], "communication": [None]}))
     assert served.names()["compute"] == "compute/2"
     with pytest.raises(UnknownHardware):
         served.versions.of("gone")
@@ -151,7 +151,7 @@ def test_an_analytic_version_that_was_promoted_serves_beside_trained_ones(tmp_pa
     store = ModelStore(str(tmp_path))
     store.write("h100", "compute", weights(), FACTS)
     versions = ModelVersions(store, Metrics(CollectorRegistry(), "test"))
-    versions.follow(_standing("h100", compute=[None, 1]))
+    versions.follow(_standing("h100", {"compute": [None, 1]}))
     assert versions.of("h100").versions["compute"] == "h100/compute/analytic-2"
 
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from sqlalchemy import Engine
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from service.cli import app
 from service.domain.errors import ShardwrightError

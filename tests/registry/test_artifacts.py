@@ -119,7 +119,7 @@ def test_writers_share_no_number_where_folders_are_made_by_nobody(root: str, mon
     monkeypatch.setattr(system, "makedirs", makedirs)
     artifacts, numbers = Artifacts(root), Artifacts.numbers
     artifacts.write(MODEL, weights(), FACTS)
-    stale = iter([[], []])
+    stale: Iterator[list[int]] = iter([[], []])
     monkeypatch.setattr(Artifacts, "numbers", lambda self, model: next(stale, None) or numbers(self, model))
     assert Artifacts(root).write(MODEL, weights(1), FACTS) == Version(*MODEL, 2)
     assert np.array_equal(artifacts.read(Version(*MODEL, 1))[1]["table.0.growing"], weights(0)["table.0.growing"])
