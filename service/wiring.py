@@ -28,7 +28,8 @@ from service.api.routes import Services
 from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
-from service.domain.ports import CostModels, ModelSource, PlanStore, PromotionStore, StoredPlan
+from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.version_ports import ModelSource, PromotionStore
 from service.settings import Settings
 from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
@@ -118,12 +119,12 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
             bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
             threads=threads,
         )
+        _decide_what_serves(models, catalog, promotions)
         for name, check in services.checks.items():
             found = check()
             level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
-        _decide_what_serves(models, catalog, promotions)
         with PromotionWatch(engine, models.follow, settings.promotion_poll_s):
             yield create_app(services)
 

@@ -10,7 +10,7 @@ from service.api.model_answers import (
 from service.api.model_versions import ModelVersions
 from service.api.parsing import parse_decision
 from service.api.problems import AdminCallsOff
-from service.domain.ports import ModelCatalog, PromotionStore
+from service.domain.version_ports import ModelCatalog, PromotionStore
 from service.domain.versions import Promotion
 from service.usecases import model_versions as usecases
 

@@ -10,7 +10,8 @@ from service.api.readiness import Check
 from service.api.recent import Recent
 from service.domain.errors import Fault, InvalidRequest, ShardwrightError
 from service.domain.plan import LEARNED, Algorithm
-from service.domain.ports import CostModels, ModelSource
+from service.domain.ports import CostModels
+from service.domain.version_ports import ModelSource
 from service.domain.versions import COMMUNICATION, COMPUTE, ModelName, Promotion, Standing, Version
 from service.telemetry.metrics import Metrics
 from service.usecases.model_versions import numbered

@@ -23,7 +23,8 @@ from service.domain.plan import Algorithm, Problem, Running, Shard
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from service.domain.ports import CostModels, ModelSource
+    from service.domain.ports import CostModels
+    from service.domain.version_ports import ModelSource
     from service.usecases.estimate import Estimate
     from service.usecases.make_plan import PlanResult
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.domain.errors import NothingToRollBackTo, ShardwrightError, UnknownModelVersion
-from service.domain.ports import ModelCatalog, PromotionStore, PrunableCatalog
+from service.domain.version_ports import ModelCatalog, PromotionStore, PrunableCatalog
 from service.domain.versions import ANALYTIC, ModelName, Promotion, Standing, Version
 
 _COSTS = ("total", "forward", "forward_transfer", "backward")

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from service.api.conversion import given_shards, posed_problem
 from service.api.schemas import PlanRequest, ShardsEstimateRequest
@@ -23,6 +23,7 @@ from service.domain.plan import Shard
 from service.domain.ports import CostModels
 from service.domain.versions import Version
 from service.registry.store import ModelStore
+from service.storage.promotion_watch import APPLICATION_NAME
 from service.storage.promotions import PromotionRepository
 from service.usecases.estimate import estimate
 from service.usecases.model_versions import promote, rollback
@@ -147,6 +148,15 @@ def _converge(replicas: list[Replica], version: Version) -> None:
     wait_for(lambda: all(replica.serves(version) for replica in replicas), CONVERGED_S)
 
 
+def _cut_what_listens(engine: Engine) -> None:
+    query = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = :name"
+    )
+    with engine.connect() as connection:
+        assert list(connection.scalars(text(query), {"name": APPLICATION_NAME})) == [True, True]
+
+
 def _refuse_mixed(models: ModelStore, answers: list[tuple[dict[str, Any], str, httpx.Response]]) -> None:
     """Every answer's cost is what the versions that it names cost, and no others."""
 
@@ -183,6 +193,8 @@ def test_fifty_versions_a_broken_one_and_rollbacks_under_load(
                 exchanges = models.write(HARDWARE, "communication", exchange_weights(number), COMMUNICATION_FACTS)
                 promote(models, promotions, exchanges, "a test", "")
             version = publish(models, number, PADDING)
+            if number % 20 == 0:
+                _cut_what_listens(engine)
             promote(models, promotions, version, "a test", "")
             _converge(replicas, version)
             if number in (PUBLISHED - 12, PUBLISHED):

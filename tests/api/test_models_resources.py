@@ -136,7 +136,10 @@ def test_what_serves_is_kept_for_a_service_that_starts_beside_newer_versions(
         _serves(client, NAMES[0])
     publish(store, 1)
     with running_app(configured) as app, listening(app) as client:
+        assert client.post("/plan", json=question()).json()["models"]["compute"] == NAMES[0]
         assert client.get(PATH).json()["serves"] == NAMES[0]
+        # It never served anything else.
+        assert "shardwright_promotions_followed_total{" not in client.get("/metrics").text
 
 
 def test_a_body_is_needed_so_that_no_foreign_page_can_decide(client: httpx.Client) -> None:

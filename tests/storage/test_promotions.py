@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.domain.errors import StorageUnavailable
-from service.domain.ports import PromotionStore, StoredPlan
+from service.domain.ports import StoredPlan
+from service.domain.version_ports import PromotionStore
 from service.domain.versions import Promotion, Version
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
