@@ -35,6 +35,7 @@ Family = Annotated[
     list[str] | None, typer.Option(help="Family of tasks; may be given again (default: those of shipped versions).")
 ]
 Tasks = Annotated[int | None, typer.Option(min=1, help="Tasks of each family to train on.")]
+HeldOut = Annotated[int | None, typer.Option(min=1, help="Tasks of each family, of other tables, to judge it on.")]
 BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Global batch size of all tasks (default: the family's own).")
 ]
@@ -56,6 +57,7 @@ def dreamshard(
     tables: Tables = None,
     family: Family = None,
     tasks: Tasks = None,
+    held_out: HeldOut = None,
     batch_size: BatchSize = None,
     config: ConfigFile = None,
     paper: Paper = False,
@@ -71,7 +73,7 @@ def dreamshard(
     start = DreamShardTraining() if paper else SHIPPED_DREAMSHARD
     kind = DreamShardKind(_configured(replace(start, device=device), config, seed))
     meter = _meter(reward, device, exchanges=True)
-    drawn = _tasks(family, tasks, batch_size, seed)
+    drawn = _tasks(family, tasks, held_out, batch_size, seed)
     _print_trained(_trained(kind, hardware, tables, meter, reward, drawn, checkpoints, model_store))
 
 
@@ -82,6 +84,7 @@ def autoshard(
     tables: Tables = None,
     family: Family = None,
     tasks: Tasks = None,
+    held_out: HeldOut = None,
     batch_size: BatchSize = None,
     config: ConfigFile = None,
     paper: Paper = False,
@@ -97,7 +100,7 @@ def autoshard(
     start = AutoShardTraining() if paper else SHIPPED_AUTOSHARD
     kind = AutoShardKind(_configured(replace(start, device=device), config, seed))
     meter = _meter(reward, device, exchanges=False)
-    drawn = _tasks(family, tasks, batch_size, seed)
+    drawn = _tasks(family, tasks, held_out, batch_size, seed)
     _print_trained(_trained(kind, hardware, tables, meter, reward, drawn, checkpoints, model_store))
 
 
@@ -117,7 +120,8 @@ def _configured(start: _Config, path: Path | None, seed: int | None) -> _Config:
         changes["seed"] = seed
     _refuse_unknown(asdict(start), changes, "")  # type: ignore[call-overload]
     try:
-        return TypeAdapter(type(start)).validate_python(_merged(asdict(start), changes), strict=True)  # type: ignore[call-overload]
+        # As JSON, of which a strict reader takes objects for dataclasses, but no number for a text.
+        return TypeAdapter(type(start)).validate_json(json.dumps(_merged(asdict(start), changes)), strict=True)  # type: ignore[call-overload]
     except ValidationError as error:
         said = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         fail(f"shardwright: --config: {said}")
@@ -150,7 +154,9 @@ def _meter(reward: RewardSource, device: str, exchanges: bool) -> "Meter":
     return PlacementMeter(PlacementMeterSettings(device=device, exchanges=exchanges))
 
 
-def _tasks(family: list[str] | None, tasks: int | None, batch_size: int | None, seed: int | None) -> "PolicyTasks":
+def _tasks(
+    family: list[str] | None, tasks: int | None, held_out: int | None, batch_size: int | None, seed: int | None
+) -> "PolicyTasks":
     from service.training.task_families import FAMILIES
     from service.usecases.train_policies import PolicyTasks
 
@@ -161,7 +167,8 @@ def _tasks(family: list[str] | None, tasks: int | None, batch_size: int | None, 
     families = tuple(FAMILIES[name] for name in dict.fromkeys(family)) if family else start.families
     if batch_size is not None:
         families = tuple(replace(each, batch_sizes=(batch_size,)) for each in families)
-    return replace(start, families=families, train=tasks or start.train, seed=seed or 0)
+    train, judged = tasks or start.train, held_out or start.held_out
+    return replace(start, families=families, train=train, held_out=judged, seed=seed or 0)
 
 
 def _trained(
@@ -210,6 +217,6 @@ def _print_trained(trained: "TrainedPolicy") -> None:
         best = best_heuristic(results)
         ways = (POLICY, SAMPLED, best, "random")
         policy, sampled, heuristic, random = (f"{results[way].costs.mean():.3f}" for way in ways)
-        count, dead = str(len(results[POLICY].costs)), str(results[POLICY].dead_ends)
+        count, dead = str(len(results[POLICY].costs)), str(int(results[POLICY].dead.sum()))
         grid.add_row(name, count, policy, sampled, f"{heuristic} ({best})", random, dead)
     Console().print(f"{trained.version}, trained in {trained.seconds:.0f} s; mean predicted costs of a step", grid)

@@ -97,7 +97,7 @@ class DreamShardNetworks:
         return costs
 
     def begin(self, episodes: int) -> Scorer:
-        """Scores devices by what they hold alone: of no episode is anything remembered."""
+        """Scores devices by what they hold alone."""
         return _Scorer(self)
 
     def plan_costs(self, sums: Floats, devices: Flags) -> Floats:
@@ -109,6 +109,11 @@ class DreamShardNetworks:
         """
         most = np.where(devices[..., None], sums[..., : self._split], -np.inf).max(axis=-2)
         return (two_layers(self._w, f"cost.{PLAN_COST}", most) * self._w["cost_unit_ms"])[..., 0]
+
+    def slowest_devices(self, sums: Floats, devices: Flags) -> Floats:
+        """Costs of the slowest devices of plans, all three together, milliseconds; arguments as ``plan_costs``."""
+        found: Floats = np.where(devices, self.device_costs(sums).sum(axis=-1), -np.inf).max(axis=-1)
+        return found
 
     def logits(self, sums: Floats) -> Floats:
         """Logits of devices by what they hold, rounded so that equal devices tie; [..., E + G] -> [...]."""
@@ -122,8 +127,17 @@ class DreamShardNetworks:
 
 
 class _Scorer:
+    """Scores again only those devices that took something since the last step."""
+
     def __init__(self, networks: DreamShardNetworks) -> None:
         self._networks = networks
+        self._sums: Floats | None = None
 
     def logits(self, seen: Seen) -> Floats:
-        return self._networks.logits(seen.sums)
+        if self._sums is None:
+            self._logits = self._networks.logits(seen.sums)
+        else:
+            changed = (seen.sums != self._sums).any(axis=-1)
+            self._logits[changed] = self._networks.logits(seen.sums[changed])
+        self._sums = seen.sums.copy()
+        return self._logits.copy()

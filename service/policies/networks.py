@@ -22,9 +22,52 @@ def two_layers(weights: Mapping[str, Floats], name: str, x: Floats) -> Floats:
         name: of the network.
         x: its input.
     """
-    hidden = np.maximum(x @ weights[f"{name}.0.weight"].T + weights[f"{name}.0.bias"], 0.0)
-    out: Floats = hidden @ weights[f"{name}.1.weight"].T + weights[f"{name}.1.bias"]
+    return layers(weights, name, 2, x)
+
+
+def layers(weights: Mapping[str, Floats], name: str, count: int, x: Floats) -> Floats:
+    """A network of so many layers with ReLU between them; [..., I] -> [..., O].
+
+    Args:
+        weights: ``{name}.{layer}.weight`` [O, I] and ``{name}.{layer}.bias`` [O] of each layer.
+        name: of the network.
+        count: number of layers.
+        x: its input.
+    """
+    for layer in range(count):
+        x = linear(weights, f"{name}.{layer}", np.maximum(x, 0.0) if layer else x)
+    return x
+
+
+def linear(weights: Mapping[str, Floats], name: str, x: Floats) -> Floats:
+    """One layer; ``{name}.weight`` [O, I] and ``{name}.bias`` [O]; [..., I] -> [..., O]."""
+    out: Floats = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
     return out
+
+
+def lstm_cell(
+    weights: Mapping[str, Floats], name: str, x: Floats, hidden: Floats, cell: Floats
+) -> tuple[Floats, Floats]:
+    """One step of a long short-term memory; its next hidden state and cell, [..., H] each.
+
+    Args:
+        weights: ``{name}.input`` [4 H, I], ``{name}.hidden`` [4 H, H] and ``{name}.bias`` [4 H], of the input gate,
+            the forget gate, the new content and the output gate, in this order.
+        name: of the layer.
+        x: input of the step; [..., I].
+        hidden: state before; [..., H].
+        cell: content before; [..., H].
+    """
+    gates = x @ weights[f"{name}.input"].T + hidden @ weights[f"{name}.hidden"].T + weights[f"{name}.bias"]
+    into, keep, new, out = np.split(gates, 4, axis=-1)
+    after = _sigmoid(keep) * cell + _sigmoid(into) * np.tanh(new)
+    return _sigmoid(out) * np.tanh(after), after
+
+
+def _sigmoid(x: Floats) -> Floats:
+    # By tanh, which nothing overflows.
+    found: Floats = 0.5 + 0.5 * np.tanh(0.5 * x)
+    return found
 
 
 def log_probabilities(logits: Floats, legal: Flags) -> Floats:

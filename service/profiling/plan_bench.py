@@ -184,7 +184,7 @@ class PlanBench:
 
 
 def run_in_turns(
-    steps: Mapping[tuple[int, int], Step], plans: int, devices: int, repeats: int, report: Report
+    steps: Mapping[tuple[int, int], Step], plans: int, devices: int, repeats: int, report: Report, warmup: int = _WARMUP
 ) -> Times:
     """Runs every device of every plan, all of them once before any is run again, and untimed at first.
 
@@ -194,11 +194,12 @@ def run_in_turns(
         devices: number D of each.
         repeats: timed ones, R.
         report: told how many rounds are done.
+        warmup: untimed rounds.
 
     Returns:
         Milliseconds of forward and backward, [P, D, R, 2].
     """
-    rounds = _WARMUP + repeats
+    rounds = warmup + repeats
     times = np.zeros((plans, devices, rounds, 2))
     for repeat in range(rounds):
         for plan in turns(plans, repeat):
@@ -206,7 +207,7 @@ def run_in_turns(
                 if (plan, device) in steps:
                     times[plan, device, repeat] = steps[plan, device].run()
         report("repeats of all devices' compute", repeat + 1, rounds)
-    return times[:, :, _WARMUP:]
+    return times[:, :, warmup:]
 
 
 def exchanged_parts(

@@ -4,13 +4,14 @@ Hardware that has a data sheet is priced by it, as version ``analytic-<number>``
 compute and for communication each on its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.cost_models.analytic import ANALYTIC_VERSION, AnalyticCommunication, AnalyticCompute, fingerprint
+from service.cost_models.arrays import Arrays
 from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, analytic_of
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
 from service.cost_models.compute import ComputeModel
@@ -21,10 +22,14 @@ from service.domain.plan import LEARNED, Algorithm, content_hash
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
 from service.domain.versions import COMMUNICATION, COMPUTE, ModelName, Version
+from service.policies.autoshard import AutoShardNetworks
 from service.policies.dreamshard import DreamShardNetworks
 from service.registry.artifacts import Artifacts
 
-_POLICIES = {Algorithm.DREAMSHARD: DreamShardNetworks}
+_POLICIES: Mapping[Algorithm, Callable[[str, Arrays, int], PlacementPolicy]] = {
+    Algorithm.DREAMSHARD: DreamShardNetworks,
+    Algorithm.AUTOSHARD: AutoShardNetworks,
+}
 
 _KINDS = (COMPUTE, COMMUNICATION)
 

@@ -1,5 +1,7 @@
 """DreamShard and AutoShard: a trained policy places the tables, whole and as NeuroShard's outer search cuts them."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from service.domain.deadline import Deadline
@@ -51,9 +53,19 @@ def learned(policy: PlacementPolicy, workspace: Workspace, seed: int, deadline: 
     if made:
         _, best = min(made, key=lambda each: each[0])
         return Found(best.workspace, best.placement, cut_short=not whole)
+    return replace(stand_in(workspace, deadline), cut_short=not whole)
+
+
+def stand_in(workspace: Workspace, deadline: Deadline) -> Found:
+    """What answers where a policy comes to a dead end: ``size_greedy``'s placement, or one by memory alone.
+
+    Raises:
+        NoPlanInTime: the deadline passed before a placement was found.
+        Infeasible: no placement fits, or none was found.
+    """
     placement = greedy_placement(workspace, WEIGHTS[_INSTEAD], deadline)
     if placement is not None:
-        return Found(workspace, placement, cut_short=not whole, instead=_INSTEAD)
+        return Found(workspace, placement, instead=_INSTEAD)
     if deadline.passed():
         raise no_plan_in_time()
     return place_by_memory(workspace, deadline)

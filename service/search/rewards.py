@@ -31,9 +31,27 @@ def minus_plan_cost(workspace: Workspace, placements: Integers) -> Floats:
 
 
 def compute_balance(workspace: Workspace, placements: Integers) -> Floats:
-    """The least compute of a device over the largest, 1 where all are the same (AutoShard); [N, S] -> [N]."""
+    """The least predicted compute of a device over the largest (AutoShard); [N, S] -> [N]."""
     costs = simulate(workspace, placements)
-    compute = costs.forward_compute + costs.backward_compute
-    most = compute.max(axis=1)
-    balance: Floats = np.divide(compute.min(axis=1), most, out=np.ones(len(most)), where=most > 0)
-    return balance
+    return balance((costs.forward_compute + costs.backward_compute).astype(np.float64))
+
+
+def balance(costs: Floats) -> Floats:
+    """The least cost of a device over the largest, 1 where all are the same; [..., D] -> [...]."""
+    most = costs.max(axis=-1)
+    found: Floats = np.divide(costs.min(axis=-1), most, out=np.ones(most.shape), where=most > 0)
+    return found
+
+
+def overflow(workspace: Workspace, placement: Integers) -> float:
+    """What a dead end is worth to AutoShard: (capacity - memory) / capacity of a full device that takes what is left.
+
+    It is negative, so below any balance, and at least -1, so that a rare dead end does not drown what balances teach;
+    capacity is the mean over the devices.
+
+    Args:
+        workspace: S pieces.
+        placement: device of each piece, negative where it found none; [S].
+    """
+    left = workspace.memory_bytes[placement < 0].sum()
+    return max(-1.0, float(-left / workspace.limits.mean()))

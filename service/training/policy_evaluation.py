@@ -11,10 +11,11 @@ from service.domain.plan import Algorithm
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import Floats
 from service.search.catalogue import Integers
-from service.search.feasibility import place_by_memory
 from service.search.greedy import WEIGHTS, greedy_placement, random
+from service.search.learned import stand_in
 from service.search.policy_placement import policy_placement
 from service.search.rewards import compute_balance, minus_plan_cost
+from service.search.rules import Flags
 from service.search.workspace import Workspace
 
 POLICY, SAMPLED = "policy", "policy_sampled"
@@ -26,22 +27,22 @@ Placing = Callable[[Workspace], Integers | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """What some way of placing made of N workspaces; where it came to a dead end, memory alone placed the pieces.
+    """What some way of placing made of N workspaces; where it came to a dead end, ``stand_in`` placed the pieces.
 
     Attributes:
         costs: predicted, milliseconds; [N].
         balance: the least compute of a device over the largest; [N].
-        dead_ends: how many there were.
+        dead: where it came to a dead end; [N].
     """
 
     costs: Floats
     balance: Floats
-    dead_ends: int
+    dead: Flags
 
     def as_dict(self) -> dict[str, float]:
         """For a manifest."""
         means = (round(float(self.costs.mean()), 4), round(float(self.balance.mean()), 4))
-        return {"mean_cost_ms": means[0], "mean_balance": means[1], "dead_ends": self.dead_ends}
+        return {"mean_cost_ms": means[0], "mean_balance": means[1], "dead_ends": int(self.dead.sum())}
 
 
 def heuristic(weight: Algorithm) -> Placing:
@@ -69,15 +70,15 @@ def judged(workspaces: Sequence[Workspace], place: Placing) -> Results:
     Raises:
         Infeasible: it came to a dead end, and no placement was found without regard to costs either.
     """
-    costs, balance, dead_ends = [], [], 0
+    costs, balance, dead = [], [], []
     for workspace in workspaces:
         placement = place(workspace)
+        dead.append(placement is None)
         if placement is None:
-            dead_ends += 1
-            placement = place_by_memory(workspace, NEVER).placement
+            placement = stand_in(workspace, NEVER).placement
         costs.append(-float(minus_plan_cost(workspace, placement[None])[0]))
         balance.append(float(compute_balance(workspace, placement[None])[0]))
-    return Results(np.array(costs), np.array(balance), dead_ends)
+    return Results(np.array(costs), np.array(balance), np.array(dead))
 
 
 def evaluated(workspaces: Sequence[Workspace], policy: PlacementPolicy, samples: int) -> dict[str, Results]:

@@ -119,7 +119,7 @@ def train_policy_version(
     training = _workspaces(tasks, halves[Split.TRAIN], hardware, models, tasks.train, tasks.seed)
     held_out = _workspaces(tasks, halves[Split.TEST], hardware, models, tasks.held_out, _HELD_OUT_SEED)
     trainer = kind.trainer([space for spaces in training.values() for space in spaces], meter)
-    facts = {
+    facts: dict[str, Any] = {
         "algorithm": kind.algorithm.value,
         "features_version": POLICY_FEATURES_VERSION,
         "priced_by": {"versions": models.versions, "digest": models.digest},

@@ -65,6 +65,8 @@ def test_values_are_those_computed_by_hand() -> None:
     assert networks.logits(sums).tolist() == [-3 - 0.5 * 4, -1, 0]
     # The maximum in each coordinate is (3, 5): 3 + 2 * 5 units.
     everywhere = np.ones(3, dtype=np.bool_)
+    assert networks.slowest_devices(sums, everywhere) == 60 + 100 + 80
+    assert networks.slowest_devices(sums[None], np.array([[False, True, True]])).tolist() == [20 + 70 + 50]
     assert networks.plan_costs(sums, everywhere) == 130
     assert networks.plan_costs(sums[None], np.array([[False, True, True]])).tolist() == [10 * (1 + 2 * 4)]
 

@@ -79,9 +79,9 @@ def test_is_never_dearer_than_what_the_policy_makes_of_the_pieces_as_they_are_an
     assert again.placement.tolist() == found.placement.tolist()
 
 
-def _wide(**constraints: object) -> Problem:
+def _wide(*types: ShardingType) -> Problem:
     tables = [Table(f"t{i}", 10_000, 128 if i == 0 else 4, 5.0) for i in range(4)]
-    return posed(*tables, limits=(1 << 30,) * 4, **constraints)
+    return posed(*tables, limits=(1 << 30,) * 4, sharding_types=frozenset(types or ShardingType))
 
 
 def test_cuts_are_those_of_neuroshards_outer_search_and_the_policy_places_them() -> None:
@@ -97,7 +97,7 @@ def test_cuts_are_those_of_neuroshards_outer_search_and_the_policy_places_them()
 
 
 def test_whole_tables_stay_whole_where_no_cut_is_allowed() -> None:
-    found = learned(NETWORKS, _space(_wide(sharding_types=TABLE_WISE)), 0, Deadline())
+    found = learned(NETWORKS, _space(_wide(ShardingType.TABLE_WISE)), 0, Deadline())
     assert [piece.width for piece in found.workspace.keys] == [128, 4, 4, 4]
 
 

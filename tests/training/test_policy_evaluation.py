@@ -1,12 +1,11 @@
-"""Policies beside the baselines: costs by the simulator, dead ends counted and answered by memory alone."""
+"""Policies beside the baselines: costs by the simulator, dead ends counted and answered as they are in service."""
 
 import numpy as np
 import pytest
 
-from service.domain.deadline import NEVER
-from service.domain.plan import Problem
+from service.domain.plan import Algorithm, Problem
 from service.domain.tables import Table
-from service.search.feasibility import place_by_memory
+from service.search.greedy import WEIGHTS, greedy_placement
 from service.search.simulator import price
 from service.search.workspace import Workspace
 from service.training.policy_evaluation import POLICY, SAMPLED, best_heuristic, evaluated, judged
@@ -38,7 +37,7 @@ def test_costs_and_balance_are_those_of_the_placements() -> None:
         compute = [device.forward_compute + device.backward_compute for device in devices]
         assert found.costs[n] == pytest.approx(max(device.total for device in devices))
         assert found.balance[n] == pytest.approx(min(compute) / max(compute))
-    assert found.dead_ends == 0
+    assert not found.dead.any()
     assert found.as_dict() == {
         "mean_cost_ms": round(float(found.costs.mean()), 4),
         "mean_balance": round(float(found.balance.mean()), 4),
@@ -46,11 +45,11 @@ def test_costs_and_balance_are_those_of_the_placements() -> None:
     }
 
 
-def test_a_dead_end_counts_with_what_memory_alone_makes() -> None:
+def test_a_dead_end_counts_with_what_stands_in_for_a_policy() -> None:
     found = judged(SPACES, lambda space: None if space is SPACES[1] else np.zeros(len(space.pieces), dtype=np.int64))
-    by_memory = place_by_memory(SPACES[1], NEVER).placement
-    assert found.dead_ends == 1
-    assert found.costs[1] == judged([SPACES[1]], lambda space: by_memory).costs[0]
+    instead = greedy_placement(SPACES[1], WEIGHTS[Algorithm.SIZE_GREEDY])
+    assert found.dead.tolist() == [False, True, False]
+    assert found.costs[1] == judged([SPACES[1]], lambda space: instead).costs[0]
     assert found.balance[[0, 2]].tolist() == [0.0, 0.0]
 
 

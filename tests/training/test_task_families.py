@@ -57,6 +57,13 @@ def test_problems_are_valid_and_within_their_family(family: TaskFamily) -> None:
     assert {problem.topology.device_count for problem in problems} == set(family.devices)
 
 
+def test_optimizers_and_batch_sizes_vary_where_a_family_has_several() -> None:
+    several = replace(SHIPPED[0], optimizers=(Optimizer.SGD, Optimizer.ADAGRAD), batch_sizes=(512, 8_192))
+    problems = drawn(several)
+    assert {problem.optimizer for problem in problems} == set(several.optimizers)
+    assert {problem.global_batch_size for problem in problems} == set(several.batch_sizes)
+
+
 def test_the_first_problems_are_the_same_for_any_number_and_seeds_differ() -> None:
     assert drawn(SHIPPED[0], 2) == drawn(SHIPPED[0], 5)[:2]
     assert drawn(SHIPPED[0], 2) != drawn(SHIPPED[0], 2, seed=1)

@@ -1,0 +1,91 @@
+"""``shardwright train dreamshard | autoshard``: a tiny run each, from the command to a version that plans."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli import app
+from service.domain.deadline import Deadline
+from service.domain.plan import Algorithm, Problem
+from service.domain.tables import Optimizer, Table
+from service.domain.topology import Topology
+from service.domain.versions import Version
+from service.registry.store import ModelStore
+from service.usecases.make_plan import make_plan
+
+TINY = {
+    "dreamshard": {"iterations": 2, "placements": 3, "cost_updates": 4, "cost_batch": 4, "policy_updates": 2},
+    "autoshard": {"environment_steps": 96, "unroll": 12, "batch": 2, "cost_updates": 2, "cost_batch": 8},
+}
+
+
+def _command(algorithm: str, folder: Path, *more: str, config: object = None) -> list[str]:
+    path = folder / "config.json"
+    path.write_text(json.dumps(TINY[algorithm] if config is None else config))
+    store = ["--model-store", str(folder / "models")]
+    tasks = ["--family", "dreamshard-20", "--tasks", "2", "--held-out", "2"]
+    return ["train", algorithm, "--hardware", "h100", "--config", str(path), *tasks, *store, *more]
+
+
+@pytest.mark.parametrize("algorithm", list(TINY))
+def test_a_tiny_run_writes_a_version_that_plans(algorithm: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = CliRunner().invoke(app, _command(algorithm, tmp_path, "--checkpoints", str(folder), "--seed", "3"))
+    assert result.exit_code == 0, result.output
+    assert f"h100/{algorithm}/1" in result.stdout
+    assert (folder / "checkpoint.pt").is_file()
+    assert len(list(folder.glob("events.*"))) == 1
+    store = ModelStore(str(tmp_path / "models"))
+    manifest, _ = store.read(Version("h100", algorithm, 1))
+    assert manifest["training"]["seed"] == manifest["tasks"]["seed"] == 3
+    assert manifest["reward"] == "predicted"
+    assert manifest["priced_by"]["versions"]["compute"] == "h100/compute/analytic-2"
+    held_out = manifest["held_out"]["dreamshard-20"]
+    assert held_out["policy_sampled"]["mean_cost_ms"] <= held_out["policy"]["mean_cost_ms"]
+    models = store.cost_models("h100", policy=Algorithm(algorithm))
+    tables = tuple(Table(f"t{i}", 10_000, 32, 2.0 + i) for i in range(9))
+    problem = Problem(tables, Topology("h100", (1 << 30,) * 3), 4_096, Optimizer.SGD)
+    plan = make_plan(problem, models, Algorithm(algorithm), 0, Deadline())
+    assert plan.models[algorithm] == f"h100/{algorithm}/1"
+    again = CliRunner().invoke(app, _command(algorithm, tmp_path, "--checkpoints", str(folder), "--seed", "3"))
+    assert again.exit_code == 0, again.output
+    _, first = store.read(Version("h100", algorithm, 1))
+    _, second = store.read(Version("h100", algorithm, 2))
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"iteration": 2}, "no hyper-parameter is named iteration: there are "),
+        ({"sizes": {"embeding": 2}}, "no hyper-parameter is named sizes.embeding"),
+        ({"iterations": "many"}, "iterations: Input should be a valid integer"),
+        ({"iterations": 0}, "iterations is 0: it must be at least 1"),
+        ([1], "must hold a JSON object"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_that_names_it(config: object, said: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, _command("dreamshard", tmp_path, config=config))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_file_that_is_not_json_and_an_unknown_family_are_said(tmp_path: Path) -> None:
+    command = _command("dreamshard", tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert "is not JSON" in CliRunner().invoke(app, command).stderr
+    result = CliRunner().invoke(app, ["train", "dreamshard", "--family", "narrows"])
+    assert result.exit_code == 2
+    assert "narrow" in result.output
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert CliRunner().invoke(app, _command("dreamshard", tmp_path, "--checkpoints", str(folder))).exit_code == 0
+    other = _command("dreamshard", tmp_path, "--checkpoints", str(folder), "--seed", "1")
+    result = CliRunner().invoke(app, other)
+    assert result.exit_code == 1
+    assert "is of a run with other tasks or another configuration" in str(result.exception or result.stderr)
