@@ -1,6 +1,7 @@
 """Settings of the service, read from the environment once."""
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -8,6 +9,13 @@ from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Settings(BaseSettings):
@@ -41,4 +49,15 @@ class Settings(BaseSettings):
     max_tables: int = Field(default=5_000, ge=1, description="Most tables in one request.")
     body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
+    admin_calls: bool = Field(
+        default_factory=lambda given: _is_loopback(given["host"]),
+        description="Whether POST /models/... may change which versions serve; by default only where the host is a "
+        "loopback address.",
+    )
+    promotion_poll_s: float = Field(
+        default=3.0, gt=0, le=60, description="Seconds after which promotions are looked for without a notification."
+    )
+    prune_spares_plans_of_days: float = Field(
+        default=90.0, ge=0, description="Versions named by plans stored within so many days are not pruned."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"

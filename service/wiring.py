@@ -16,26 +16,32 @@ from sqlalchemy import Engine, exc
 
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
+from service.api.model_resources import ModelResources
+from service.api.model_versions import ModelVersions
 from service.api.outages import OutageMemory
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner, PlannerPool
-from service.api.planner_worker import ModelSource, SourceSpec
-from service.api.planning import ModelVersions, Planning
+from service.api.planner_worker import SourceSpec
+from service.api.planning import Planning
 from service.api.readiness import Check
 from service.api.routes import Services
 from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.version_ports import ModelSource, PromotionStore
 from service.settings import Settings
 from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
+from service.storage.promotion_watch import PromotionWatch
+from service.storage.promotions import PromotionRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, make_plan
+from service.usecases.model_versions import write_down
 
 MODEL_STORE = "service.registry.store:ModelStore"
 
@@ -89,7 +95,8 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
     """
     source = SourceSpec(factory, settings.model_store)
     metrics = Metrics(CollectorRegistry(), version(DISTRIBUTION))
-    models = ModelVersions(source.build(), metrics)
+    catalog = source.build()
+    models = ModelVersions(catalog, metrics)
     pool = PlannerPool(
         source,
         settings.planner_processes,
@@ -100,23 +107,38 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
     )
     with database(settings) as engine, pool:
         migrate.upgrade(engine)
-        plans = OutageMemory(PlanRepository(engine))
+        plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
         planning = Planning(models=models, planner=pool, plans=plans, limits=request_limits(settings), metrics=metrics)
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
+            models=ModelResources(models, catalog, promotions, settings.admin_calls),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
             bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
             threads=threads,
         )
+        _decide_what_serves(models, catalog, promotions)
         for name, check in services.checks.items():
             found = check()
             level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
-        yield create_app(services)
+        with PromotionWatch(engine, models.follow, settings.promotion_poll_s):
+            yield create_app(services)
+
+
+def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions: PromotionStore) -> None:
+    """What was promoted serves, and what serves without that is promoted: the same on all replicas from now on."""
+    try:
+        models.follow(promotions.standing())
+        models.check()
+        write_down(catalog, promotions, models.serving, "the service")
+        # Another replica may have been faster.
+        models.follow(promotions.standing())
+    except StorageUnavailable as error:
+        _log.warning("which versions were promoted is not known yet", extra={"fields": {"cause": error.detail}})
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from service.api.schemas import (
     ReuseHistogramBody,
     ShardingTypeName,
     ShardsEstimateRequest,
+    StoredEstimateRequest,
     TableBody,
 )
 from service.domain.errors import Fault, UnsupportedSharding
@@ -154,9 +155,18 @@ def _histogram(body: ReuseHistogramBody | None) -> ReuseHistogram | None:
     return ReuseHistogram(body.batch_size, tuple(body.fractions)) if body else None
 
 
+def pinned_versions(request: PlanRequest | ShardsEstimateRequest | StoredEstimateRequest) -> dict[str, str]:
+    """Names of the versions that a request asks for, by kind."""
+    named = request.models.model_dump(mode="json") if request.models else {}
+    return {kind: name for kind, name in named.items() if name is not None}
+
+
 def request_content(request: PlanRequest) -> dict[str, Any]:
     """The request with every default filled in, in one spelling: equal questions have equal content."""
-    content = request.model_dump(mode="json")
+    content = request.model_dump(mode="json", exclude={"models"})
+    # Without any it is the content of before there were any, and so has the plan's id of then.
+    if pinned := pinned_versions(request):
+        content["models"] = pinned
     content["devices"]["memory_bytes"] = _memories(request.devices)
     constraints = content["constraints"]
     constraints["sharding_types"] = sorted(set(constraints["sharding_types"]))

@@ -1,6 +1,5 @@
 """Answers planning questions: reads bodies, finds stored plans, has new ones made, and keeps them."""
 
-import logging
 import re
 import threading
 import time
@@ -12,106 +11,27 @@ from service.api.answers import EstimateAnswer, PlanAnswer, PlanDiffAnswer
 from service.api.conversion import (
     estimate_answer,
     given_shards,
+    pinned_versions,
     plan_answer,
     plan_id_of,
     posed_problem,
     request_content,
 )
 from service.api.in_flight import InFlight
+from service.api.model_versions import Chosen, ModelVersions
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
-from service.api.planner_worker import ModelSource
-from service.api.problems import public_detail
-from service.api.readiness import Check
 from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.api.stored_plans import plan_diff, running_plan
-from service.cost_models.analytic import is_analytic
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.plan import LEARNED, Algorithm, Running
-from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.plan import Algorithm, Running
+from service.domain.ports import PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
 
 Answer = Mapping[str, Any]
 """A ``PlanAnswer`` as JSON. Stored ones are handed on as they are, whichever version of the service made them."""
-
-_log = logging.getLogger(__name__)
-
-
-class ModelVersions:
-    """Versions of the cost models, each hardware's loaded once."""
-
-    def __init__(self, source: ModelSource, metrics: Metrics) -> None:
-        """Loads nothing yet.
-
-        Args:
-            source: of the models.
-            metrics: shows the versions that were loaded.
-        """
-        self._source = source
-        self._metrics = metrics
-        self._loaded: dict[tuple[str, Algorithm | None], CostModels] = {}
-
-    def of(self, hardware: str, algorithm: Algorithm | None = None) -> dict[str, str]:
-        """Version of each model of some hardware, by kind; with the algorithm's policy, where there is one.
-
-        Raises:
-            UnknownHardware: there are no models for it.
-            DamagedArtifact: they cannot be trusted.
-        """
-        return self._models(hardware, algorithm).versions
-
-    def identity(self, hardware: str, algorithm: Algorithm) -> dict[str, str]:
-        """Versions and digest of the models that an algorithm needs: what an answer depends on besides the question.
-
-        Raises:
-            UnknownHardware: there are no models for it.
-            DamagedArtifact: they cannot be trusted.
-        """
-        models = self._models(hardware, algorithm)
-        return {**models.versions, "digest": models.digest}
-
-    def _models(self, hardware: str, algorithm: Algorithm | None) -> CostModels:
-        policy = algorithm if algorithm in LEARNED else None
-        if policy and (hardware, policy) not in self._loaded and policy not in self._source.policies(hardware):
-            # Not remembered: the answer says how to train one, and that may be done while this process runs.
-            policy = None
-        if (hardware, policy) not in self._loaded:
-            priced_by = self._models(hardware, None).versions if policy else None
-            found = self._source.cost_models(hardware, priced_by, policy)
-            # The first that were found stay, also where two requests looked at once.
-            models = self._loaded.setdefault((hardware, policy), found)
-            self._metrics.models_loaded(hardware, models.versions)
-        return self._loaded[hardware, policy]
-
-    def check(self) -> Check:
-        """Whether the models of some hardware can be used, and what keeps others from it."""
-        try:
-            damaged = [said for hardware in self._source.hardware() if (said := self._damage(hardware))]
-        except OSError as error:
-            _log.warning("the model store cannot be read", extra={"fields": {"cause": str(error)}})
-            damaged = ["the model store cannot be read"]
-        if not self._loaded:
-            return Check(False, "; ".join(damaged) or "there are no cost models")
-        # Others may load models meanwhile.
-        found = list(self._loaded.values())
-        loaded = [version for models in found for version in (models.compute.version, models.communication.version)]
-        if all(map(is_analytic, loaded)):
-            # Data sheets are always sound: they must not hide that all that was measured is damaged.
-            said = "no measured cost models: only hardware with a data sheet can be planned for"
-            return Check(not damaged, "; ".join(damaged) or said)
-        return Check(True, "; ".join(damaged) or "ok")
-
-    def _damage(self, hardware: str) -> str | None:
-        try:
-            for policy in (None, *self._source.policies(hardware)):
-                self.of(hardware, policy)
-        except ShardwrightError as error:
-            fields = {"hardware": hardware, "kind": error.kind, "cause": error.detail}
-            _log.warning("cost models cannot be used", extra={"fields": fields})
-            return f"{hardware}: {public_detail(error)}"
-        return None
 
 
 class Planning:
@@ -165,7 +85,7 @@ class Planning:
         with self._parsing:
             request = parse_estimate(body, self._limits)
         if isinstance(request, StoredEstimateRequest):
-            return self._estimate_stored(request.plan_id)
+            return self._estimate_stored(request)
         return self._estimate_given(request)
 
     def stored(self, plan_id: str) -> Answer:
@@ -201,9 +121,10 @@ class Planning:
 
     def _answer(self, request: PlanRequest, arrived: float) -> Answer:
         content, running = request_content(request), self._running(request)
-        plan_id = plan_id_of(content, self._models.identity(request.devices.hardware, request.algorithm), running)
+        chosen = self._models.of(request.devices.hardware, request.algorithm, pinned_versions(request))
+        plan_id = plan_id_of(content, chosen.identity, running)
         answer, shared = self._in_flight.run(
-            plan_id, lambda: self._found_or_made(request, running, content, plan_id, arrived)
+            plan_id, lambda: self._found_or_made(request, running, chosen, content, plan_id, arrived)
         )
         if shared:
             self._metrics.plan_outcome(request.algorithm, "shared")
@@ -217,14 +138,19 @@ class Planning:
         return running_plan(previous, request.max_moved_bytes)
 
     def _found_or_made(
-        self, request: PlanRequest, running: Running | None, content: Mapping[str, Any], plan_id: str, arrived: float
+        self,
+        request: PlanRequest,
+        running: Running | None,
+        chosen: Chosen,
+        content: Mapping[str, Any],
+        plan_id: str,
+        arrived: float,
     ) -> Answer:
-        versions = self._models.of(request.devices.hardware, request.algorithm)
         stored, lost_s = self._looked_up(plan_id)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(request, stored)
         try:
-            result = self._made(request, running, versions, arrived + (lost_s or 0.0))
+            result = self._made(request, running, chosen.versions, arrived + (lost_s or 0.0))
         except (NoPlanInTime, PlannerBusy):
             if stored is None:
                 raise
@@ -280,13 +206,14 @@ class Planning:
 
     def _estimate_given(self, request: ShardsEstimateRequest) -> EstimateAnswer:
         problem, shards = posed_problem(request), given_shards(request)
-        versions = self._models.of(request.devices.hardware)
+        versions = self._models.of(request.devices.hardware, pinned=pinned_versions(request)).versions
         return estimate_answer(self._planner.estimate(problem, versions, shards, self._deadline(self._clock())))
 
-    def _estimate_stored(self, plan_id: str) -> EstimateAnswer:
-        stored = self._find(plan_id)
-        # Another version of the service may have stored fields that this one does not know.
-        body = {**stored.request, "shards": stored.answer["shards"]}
+    def _estimate_stored(self, request: StoredEstimateRequest) -> EstimateAnswer:
+        stored = self._find(request.plan_id)
+        # Another version of the service may have stored fields that this one does not know. The models are those
+        # that are asked for now.
+        body = {**stored.request, "shards": stored.answer["shards"], "models": pinned_versions(request)}
         return self._estimate_given(ShardsEstimateRequest.model_validate(body, extra="ignore"))
 
     def _find(self, plan_id: str, **data: str) -> StoredPlan:

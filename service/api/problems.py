@@ -29,6 +29,9 @@ _STATUS: Final[Mapping[str, int]] = {
     "infeasible": 422,
     "no_plan_in_time": 422,
     "plan_not_found": 404,
+    "unknown_model_version": 404,
+    "nothing_to_roll_back_to": 409,
+    "admin_calls_off": 403,
     "planner_busy": 503,
     "storage_unavailable": 503,
     "damaged_artifact": 503,
@@ -45,6 +48,9 @@ _TITLES: Final[Mapping[str, str]] = {
     "infeasible": "No plan meets the request",
     "no_plan_in_time": "No plan was found in time",
     "plan_not_found": "No such plan",
+    "unknown_model_version": "No such model or version",
+    "nothing_to_roll_back_to": "No version served before",
+    "admin_calls_off": "Calls that change the service are off",
     "planner_busy": "All planning processes are taken",
     "storage_unavailable": "The database is away",
     "damaged_artifact": "The cost models are damaged",
@@ -82,6 +88,12 @@ class UnsupportedMediaType(ShardwrightError):
     """A body whose Content-Type is not JSON."""
 
     kind = "unsupported_media_type"
+
+
+class AdminCallsOff(ShardwrightError):
+    """A call that changes the service, where such calls are not taken."""
+
+    kind = "admin_calls_off"
 
 
 def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:

@@ -22,6 +22,15 @@ MAX_DEVICES = 1_024
 MAX_EXACT_INT = 2**53 - 1
 """Largest integer that every JSON reader holds exactly."""
 
+VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[a-z]+/(analytic-)?[1-9][0-9]{0,8}$"
+"""Names of versions, as answers have them."""
+
+PINNED_COST_MODELS = (
+    "Versions to answer with instead of those that serve, named as answers name them; of what is left out, those that "
+    "serve."
+)
+PINNED = f"{PINNED_COST_MODELS} They are part of the question: with others it is another plan."
+
 PLAN_ID_PATTERN = r"^[0-9a-f]{32}$"
 
 
@@ -51,6 +60,7 @@ class _Request(BaseModel):
 
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 Hardware = Annotated[str, Field(pattern=HARDWARE_PATTERN, examples=["cpu-fbgemm"])]
+VersionName = Annotated[str, Field(pattern=VERSION_PATTERN, examples=["cpu-fbgemm/compute/3"])]
 PlanId = Annotated[str, Field(pattern=PLAN_ID_PATTERN, examples=["0f343b0931126a20f133d67c2b018a3b"])]
 MemoryBytes = Annotated[int, Field(ge=1, le=MAX_EXACT_INT)]
 Column = Annotated[int, Field(ge=0, le=MAX_DIM)]
@@ -159,6 +169,20 @@ class ConstraintsBody(_Request):
     count_buffers: bool = Field(default=True, description="Whether a step's buffers count as memory.")
 
 
+class CostModelsBody(_Request):
+    """Versions of the cost models, by kind."""
+
+    compute: VersionName | None = None
+    communication: VersionName | None = None
+
+
+class ModelsBody(CostModelsBody):
+    """Versions of the cost models and of the policy that the algorithm asks, by kind."""
+
+    dreamshard: VersionName | None = None
+    autoshard: VersionName | None = None
+
+
 class PlanRequest(_Request):
     """A planning question."""
 
@@ -193,6 +217,7 @@ class PlanRequest(_Request):
         description="Most bytes of weights and optimizer state that may come to devices that did not have them; null "
         "for any number. Needs previous_plan_id.",
     )
+    models: ModelsBody | None = Field(None, description=PINNED)
 
 
 class ShardBody(_Request):
@@ -218,9 +243,17 @@ class ShardsEstimateRequest(_Request):
         description="Those that the placement was planned with: they say which slices that touch count as one shard.",
     )
     shards: list[ShardBody] = Field(min_length=1, description="They tile every table's columns.")
+    models: CostModelsBody | None = Field(None, description=PINNED_COST_MODELS)
 
 
 class StoredEstimateRequest(_Request):
     """What does a stored plan cost under the models of today? The stored request supplies the rest."""
 
     plan_id: PlanId
+    models: CostModelsBody | None = Field(None, description=PINNED_COST_MODELS)
+
+
+class DecisionRequest(_Request):
+    """Why another version is to serve."""
+
+    reason: str = Field("", max_length=1_000, description="For people; kept with the promotion.")

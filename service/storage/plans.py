@@ -1,6 +1,8 @@
 """The plan repository."""
 
-from sqlalchemy import Engine, func, or_, select
+from datetime import timedelta
+
+from sqlalchemy import Engine, func, or_, select, true
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import Session
 
@@ -39,6 +41,18 @@ class PlanRepository:
             session.execute(_put(plan))
             row = session.scalars(select(PlanRow).where(PlanRow.plan_id == plan.plan_id)).one()
             return _stored(row)
+
+    def models_named(self, days: float) -> set[str]:
+        """Names of the versions that plans of the last days were made with.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        named = func.json_each_text(PlanRow.answer["models"]).table_valued("key", "value")
+        recent = PlanRow.created_at > func.now() - timedelta(days=days)
+        query = select(named.c.value).select_from(PlanRow).join(named, true()).where(recent).distinct()
+        with storage_errors(), Session(self._engine) as session:
+            return set(session.scalars(query))
 
 
 def _put(plan: StoredPlan) -> Insert:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Identity,
+    Index,
     Integer,
     MetaData,
     Text,
@@ -178,3 +179,24 @@ class CommunicationMeasurementRow(Row):
     repeats: Mapped[int]
     environment: Mapped[Environment]
     measured_at: Mapped[datetime]
+
+
+class PromotionRow(Row):
+    """The decision that a version serves; rows are added, never changed."""
+
+    __tablename__ = "promotions"
+    __table_args__ = (
+        _positive("version_number"),
+        CheckConstraint("undoes < id", name="undoes_an_earlier_one"),
+        Index(None, "hardware", "model", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    hardware: Mapped[str]
+    model: Mapped[str]
+    version_number: Mapped[int | None]
+    promoted_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    promoted_by: Mapped[str]
+    reason: Mapped[str]
+    comparison: Mapped[Json | None]
+    undoes: Mapped[int | None] = mapped_column(ForeignKey("promotions.id"), unique=True)

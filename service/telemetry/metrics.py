@@ -1,11 +1,12 @@
 """Prometheus metrics. Every label comes from a closed set, so that no request can add series without bound."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from service.domain.plan import Algorithm
+from service.domain.versions import Version
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _NOVELTY_BUCKETS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -76,7 +77,19 @@ class Metrics:
             "shardwright_planner_deaths", "Planning processes that died or were stuck.", registry=registry
         )
         self._models = Gauge(
-            "shardwright_model_info", "Cost models loaded.", ["hardware", "kind", "version"], registry=registry
+            "shardwright_model_info", "Versions that serve.", ["hardware", "kind", "version"], registry=registry
+        )
+        self._followed = Counter(
+            "shardwright_promotions_followed",
+            "Promotions and rollbacks after which another version serves here.",
+            ["hardware", "kind"],
+            registry=registry,
+        )
+        self._refused = Counter(
+            "shardwright_model_load_failures",
+            "Failures to load a promoted version, which is tried again every few seconds; another serves meanwhile.",
+            ["hardware", "kind"],
+            registry=registry,
         )
         Info("shardwright_build", "The running service.", registry=registry).info({"version": version})
 
@@ -120,10 +133,19 @@ class Metrics:
         """Counts a plan that the database could not take."""
         self._unsaved.inc()
 
-    def models_loaded(self, hardware: str, versions: Mapping[str, str]) -> None:
-        """Shows the versions that price plans for some hardware."""
-        for kind, version in versions.items():
-            self._models.labels(hardware, kind, version).set(1)
+    def model_serves(self, version: Version, before: Version | None) -> None:
+        """Shows a version that serves in the place of another one."""
+        self._models.labels(*version.of, str(version)).set(1)
+        if before is not None:
+            self._models.remove(*before.of, str(before))
+
+    def promotion_followed(self, hardware: str, kind: str) -> None:
+        """Counts a promotion that took effect here."""
+        self._followed.labels(hardware, kind).inc()
+
+    def promotion_refused(self, hardware: str, kind: str) -> None:
+        """Counts a failure to load a promoted version."""
+        self._refused.labels(hardware, kind).inc()
 
     def exposition(self) -> bytes:
         """All metrics in the text format of Prometheus."""

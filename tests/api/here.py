@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
+from service.api.model_versions import ModelVersions
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner
-from service.api.planning import ModelVersions, Planning
+from service.api.planning import Planning
 from service.domain.deadline import Deadline
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import PlanStore
