@@ -16,7 +16,7 @@ from sqlalchemy import Engine, exc
 
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
-from service.api.outages import OutageMemory
+from service.api.outages import OutageMemory, RememberingLaunches
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner, PlannerPool
 from service.api.planner_worker import ModelSource, SourceSpec
@@ -31,6 +31,7 @@ from service.settings import Settings
 from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
+from service.storage.launches import LaunchRepository
 from service.storage.plans import PlanRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
@@ -101,7 +102,14 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
     with database(settings) as engine, pool:
         migrate.upgrade(engine)
         plans = OutageMemory(PlanRepository(engine))
-        planning = Planning(models=models, planner=pool, plans=plans, limits=request_limits(settings), metrics=metrics)
+        planning = Planning(
+            models=models,
+            planner=pool,
+            plans=plans,
+            launches=RememberingLaunches(LaunchRepository(engine), plans),
+            limits=request_limits(settings),
+            metrics=metrics,
+        )
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
@@ -194,6 +202,7 @@ def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
         models=ModelVersions(source, metrics),
         planner=_LocalPlanner(source),
         plans=_NoPlans(),
+        launches=None,
         limits=request_limits(settings),
         metrics=metrics,
     )

@@ -155,8 +155,8 @@ def _histogram(body: ReuseHistogramBody | None) -> ReuseHistogram | None:
 
 
 def request_content(request: PlanRequest) -> dict[str, Any]:
-    """The request with every default filled in, in one spelling: equal questions have equal content."""
-    content = request.model_dump(mode="json")
+    """The request with every default filled in, in one spelling: equal questions have equal content, whoever asks."""
+    content = request.model_dump(mode="json", exclude={"launch_id"})
     content["devices"]["memory_bytes"] = _memories(request.devices)
     constraints = content["constraints"]
     constraints["sharding_types"] = sorted(set(constraints["sharding_types"]))

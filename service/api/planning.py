@@ -18,6 +18,7 @@ from service.api.conversion import (
     request_content,
 )
 from service.api.in_flight import InFlight
+from service.api.launching import Launching
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
 from service.api.planner_worker import ModelSource
@@ -28,8 +29,9 @@ from service.api.stored_plans import plan_diff, running_plan
 from service.cost_models.analytic import is_analytic
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.plan import LEARNED, Algorithm, Running
-from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.launches import ANONYMOUS, Launch
+from service.domain.plan import LEARNED, Algorithm, Running, content_hash
+from service.domain.ports import CostModels, LaunchStore, PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
 
@@ -119,11 +121,22 @@ class Planning:
         models: ModelVersions,
         planner: Planner,
         plans: PlanStore,
+        launches: LaunchStore | None,
         limits: Limits,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ties the parts together; ``clock`` is the one that arrivals are told in, seconds."""
+        """Ties the parts together.
+
+        Args:
+            models: versions of the cost models.
+            planner: makes plans.
+            plans: where they are kept.
+            launches: where the answers to launches are; None where there are none.
+            limits: of requests.
+            metrics: count what is asked.
+            clock: the one that arrivals are told in, seconds.
+        """
         self._models = models
         self._planner = planner
         self._plans = plans
@@ -131,6 +144,7 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
         self._in_flight: InFlight[Answer] = InFlight()
+        self._launching = Launching(launches) if launches else None
         # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
         self._parsing = threading.Lock()
 
@@ -196,7 +210,20 @@ class Planning:
                 self._metrics.plan_outcome(algorithm, outcome)
 
     def _answer(self, request: PlanRequest, arrived: float) -> Answer:
-        content, running = request_content(request), self._running(request)
+        content = request_content(request)
+        if request.launch_id is None:
+            return self._planned(request, content, arrived)
+        if self._launching is None:
+            raise StorageUnavailable("the command line keeps no plans: ask a service that does, or leave launch_id out")
+        launch = Launch(ANONYMOUS, request.launch_id, content_hash(content))
+        due = self._deadline(arrived, request.time_limit_ms)
+        answer, given = self._launching.answer(launch, due, lambda: self._planned(request, content, arrived))
+        if given:
+            self._metrics.plan_outcome(request.algorithm, "launch")
+        return answer
+
+    def _planned(self, request: PlanRequest, content: Mapping[str, Any], arrived: float) -> Answer:
+        running = self._running(request)
         plan_id = plan_id_of(content, self._models.identity(request.devices.hardware, request.algorithm), running)
         answer, shared = self._in_flight.run(
             plan_id, lambda: self._found_or_made(request, running, content, plan_id, arrived)

@@ -178,6 +178,13 @@ class PlanRequest(_Request):
         None, ge=1, le=MAX_EXACT_INT, description="From arrival to answer; null is the service's default (2000)."
     )
     seed: int = Field(0, ge=0, le=MAX_EXACT_INT)
+    launch_id: Name | None = Field(
+        None,
+        description="Your name for a launch of many ranks. The first plan stored for it and the rest of the request is "
+        "what all ranks are answered, through whichever replica, whatever the time limit cut short or whichever "
+        "models serve since; ranks that ask at once wait for one plan. Where the database is away: 503. Errors are not "
+        "kept.",
+    )
     constraints: ConstraintsBody = ConstraintsBody()
     previous_plan_id: PlanId | None = Field(
         None,

@@ -1,6 +1,6 @@
 """What the inner rooms ask of the outer ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.error_law import ErrorLaw
+from service.domain.launches import Launch
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
+from service.domain.observations import Observation, ObservedPlan, StoredObservation
 from service.domain.policy import PlacementPolicy
 from service.domain.tables import Optimizer, Table
 
@@ -236,3 +238,39 @@ class PlanStore(Protocol):
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
+
+
+class LaunchStore(Protocol):
+    """Keeps what each launch was answered; all of it raises StorageUnavailable where the database cannot be reached."""
+
+    def get(self, launch: Launch) -> Mapping[str, Any] | None:
+        """What the launch was answered, or None."""
+
+    def claim(self, launch: Launch, claimant: str) -> bool:
+        """Whether the claimant is to make the answer, for ``LEASE_S``: there is none and nobody else makes it."""
+
+    def renew(self, launch: Launch, claimant: str) -> None:
+        """A claim that has not passed to another holds for another ``LEASE_S``."""
+
+    def release(self, launch: Launch, claimant: str) -> None:
+        """Gives up a claim without an answer."""
+
+    def keep(self, launch: Launch, claimant: str, plan_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Keeps an answer durably, of a plan that is stored, and returns the first that was kept for the launch."""
+
+
+class ObservationStore(Protocol):
+    """Keeps what launchers measured; all of it raises StorageUnavailable where the database cannot be reached."""
+
+    def add(self, plan_id: str, observations: Sequence[Observation]) -> tuple[list[StoredObservation], int] | None:
+        """Stores observations of one launch durably, and says how many are new; None where the plan is not stored.
+
+        The first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given ones'
+        (plan, launch, rank, steps), in the given order.
+        """
+
+    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation] | None:
+        """A plan's observations with ids above ``after``, the first of them; None where the plan is not stored."""
+
+    def observed(self, hardware: str) -> Iterator[ObservedPlan]:
+        """Every answer of a hardware that was observed, one after the other, with all of its observations."""

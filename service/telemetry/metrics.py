@@ -37,7 +37,8 @@ class Metrics:
         )
         self._plans = Counter(
             "shardwright_plans",
-            "Planning questions by outcome: a plan's status, stored, shared with another request, or a kind of error.",
+            "Planning questions by outcome: a plan's status, stored, shared with another request, given to the same "
+            "launch before, or a kind of error.",
             ["algorithm", "outcome"],
             registry=registry,
         )

@@ -44,6 +44,7 @@ def test_plans_are_made_but_not_saved_while_the_database_is_away(
         own_client.get(f"/plans/{stored['plan_id']}"),
         own_client.post("/estimate", json={"plan_id": stored["plan_id"]}),
         own_client.post("/plan", json=request(previous_plan_id=stored["plan_id"])),
+        own_client.post("/plan", json=request(seed=1, launch_id="night")),
         own_client.get(f"/plans/{stored['plan_id']}/diff/{stored['plan_id']}"),
     ):
         assert (response.status_code, kind(response)) == (503, "storage_unavailable")
