@@ -16,6 +16,7 @@ from sqlalchemy import Engine, exc
 
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
+from service.api.observing import Observing
 from service.api.outages import OutageMemory, RememberingLaunches
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner, PlannerPool
@@ -32,6 +33,7 @@ from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
+from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
@@ -113,6 +115,7 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
+            observing=Observing(planning.find, ObservationRepository(engine), metrics),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),

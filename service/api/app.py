@@ -15,7 +15,8 @@ from pydantic.json_schema import models_json_schema
 from service.api import problems
 from service.api.answers import Problem
 from service.api.routes import Services, router
-from service.api.schemas import PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.routes_observations import router as observations_router
+from service.api.schemas import ObservationsRequest, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.telemetry.middleware import RequestTelemetry
 
 DISTRIBUTION = "shardwright"
@@ -53,7 +54,13 @@ class _Api(FastAPI):
             document = get_openapi(
                 title=self.title, version=self.version, summary=self.summary, routes=self.routes, tags=self.openapi_tags
             )
-            models: list[type[BaseModel]] = [PlanRequest, ShardsEstimateRequest, StoredEstimateRequest, Problem]
+            models: list[type[BaseModel]] = [
+                PlanRequest,
+                ShardsEstimateRequest,
+                StoredEstimateRequest,
+                ObservationsRequest,
+                Problem,
+            ]
             _, found = models_json_schema(
                 [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
             )
@@ -77,5 +84,6 @@ def _bare_app(lifespan: Any = None) -> FastAPI:
         redoc_url=None,
     )
     app.include_router(router)
+    app.include_router(observations_router)
     problems.install(app)
     return app

@@ -11,7 +11,14 @@ from pydantic import BaseModel, ValidationError
 
 from service.api.conversion import conversion_faults, posed_problem, refuse_unmodelled, shard_faults
 from service.api.faults import field_faults, is_under
-from service.api.schemas import MAX_DEVICES, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.observation_conversion import observation_faults
+from service.api.schemas import (
+    MAX_DEVICES,
+    ObservationsRequest,
+    PlanRequest,
+    ShardsEstimateRequest,
+    StoredEstimateRequest,
+)
 from service.domain.errors import Fault, InvalidRequest, escaped
 from service.usecases.validate import problem_faults
 
@@ -86,6 +93,15 @@ def parse_estimate(body: bytes, limits: Limits) -> ShardsEstimateRequest | Store
     if "plan_id" in content:
         return _validated(StoredEstimateRequest, content, lambda _: [])
     return _validated(ShardsEstimateRequest, content, faults)
+
+
+def parse_observations(body: bytes) -> ObservationsRequest:
+    """The request in a body of POST /plans/{plan_id}/observations.
+
+    Raises:
+        InvalidRequest: with every fault.
+    """
+    return _validated(ObservationsRequest, parse_object(body), observation_faults)
 
 
 def parse_object(body: bytes) -> Content:

@@ -185,7 +185,19 @@ class Planning:
             PlanNotFound: there is none.
             StorageUnavailable: the database cannot be reached.
         """
-        return self._find(plan_id).answer
+        return self.find(plan_id).answer
+
+    def find(self, plan_id: str, **data: str) -> StoredPlan:
+        """The plan stored under an id; ``data`` is that of the error.
+
+        Raises:
+            PlanNotFound: there is none.
+            StorageUnavailable: the database cannot be reached.
+        """
+        found = self._plans.get(plan_id) if re.match(PLAN_ID_PATTERN, plan_id) else None
+        if found is None:
+            raise PlanNotFound(f"no plan is stored under {plan_id!r}", **data)
+        return found
 
     def diff(self, first_id: str, second_id: str) -> PlanDiffAnswer:
         """What moves where one stored plan takes the place of another.
@@ -194,7 +206,7 @@ class Planning:
             PlanNotFound: there is no plan under one of the ids, which is named.
             StorageUnavailable: the database cannot be reached.
         """
-        return plan_diff(self._find(first_id), self._find(second_id))
+        return plan_diff(self.find(first_id), self.find(second_id))
 
     @contextmanager
     def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
@@ -236,7 +248,7 @@ class Planning:
         """The plan that a request names as running; unlike a plan that may be stored already, it cannot do without."""
         if request.previous_plan_id is None:
             return None
-        previous = self._find(request.previous_plan_id, pointer="/previous_plan_id")
+        previous = self.find(request.previous_plan_id, pointer="/previous_plan_id")
         return running_plan(previous, request.max_moved_bytes)
 
     def _found_or_made(
@@ -307,13 +319,7 @@ class Planning:
         return estimate_answer(self._planner.estimate(problem, versions, shards, self._deadline(self._clock())))
 
     def _estimate_stored(self, plan_id: str) -> EstimateAnswer:
-        stored = self._find(plan_id)
+        stored = self.find(plan_id)
         # Another version of the service may have stored fields that this one does not know.
         body = {**stored.request, "shards": stored.answer["shards"]}
         return self._estimate_given(ShardsEstimateRequest.model_validate(body, extra="ignore"))
-
-    def _find(self, plan_id: str, **data: str) -> StoredPlan:
-        found = self._plans.get(plan_id) if re.match(PLAN_ID_PATTERN, plan_id) else None
-        if found is None:
-            raise PlanNotFound(f"no plan is stored under {plan_id!r}", **data)
-        return found

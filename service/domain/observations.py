@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+BENCH_PATTERN = r"[0-9]{1,9}"
+"""Of the environment's ``bench``: the version of how times were taken, as measurements have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:

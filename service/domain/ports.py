@@ -262,11 +262,11 @@ class LaunchStore(Protocol):
 class ObservationStore(Protocol):
     """Keeps what launchers measured; all of it raises StorageUnavailable where the database cannot be reached."""
 
-    def add(self, plan_id: str, observations: Sequence[Observation]) -> tuple[list[StoredObservation], int] | None:
-        """Stores observations of one launch durably, and says how many are new; None where the plan is not stored.
+    def add(self, plan_id: str, observations: Sequence[Observation]) -> tuple[list[StoredObservation], set[int]] | None:
+        """Stores observations of one launch durably; None where the plan is not stored.
 
         The first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given ones'
-        (plan, launch, rank, steps), in the given order.
+        (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
         """
 
     def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation] | None:

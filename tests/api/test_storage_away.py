@@ -40,12 +40,15 @@ def test_plans_are_made_but_not_saved_while_the_database_is_away(
     body = request(shards=stored["shards"])
     del body["algorithm"]
     assert own_client.post("/estimate", json=body).status_code == 200
+    observed = {"observations": [{"rank": 0, "steps": [0, 9], "forward_compute_ms": 1, "backward_compute_ms": 1}]}
     for response in (
         own_client.get(f"/plans/{stored['plan_id']}"),
         own_client.post("/estimate", json={"plan_id": stored["plan_id"]}),
         own_client.post("/plan", json=request(previous_plan_id=stored["plan_id"])),
         own_client.post("/plan", json=request(seed=1, launch_id="night")),
         own_client.get(f"/plans/{stored['plan_id']}/diff/{stored['plan_id']}"),
+        own_client.get(f"/plans/{stored['plan_id']}/observations"),
+        own_client.post(f"/plans/{stored['plan_id']}/observations", json=observed),
     ):
         assert (response.status_code, kind(response)) == (503, "storage_unavailable")
         assert int(response.headers["retry-after"]) >= 1
