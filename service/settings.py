@@ -41,4 +41,19 @@ class Settings(BaseSettings):
     max_tables: int = Field(default=5_000, ge=1, description="Most tables in one request.")
     body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
+    keep_plans_days: int = Field(
+        default=90,
+        ge=1,
+        description="Days for which plans and launches are kept after they were last asked for; those that something "
+        "else needs are kept longer.",
+    )
+    keep_observations_days: int = Field(
+        default=365, ge=1, description="Days for which observations are kept, and the plans that they are of."
+    )
+    keep_measurements_days: int = Field(
+        default=365,
+        ge=1,
+        description="Days for which measurements by an older bench are kept; those by the newest one, and by any that "
+        "a version in the model store was trained on, are kept for good.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from importlib.metadata import version
 from types import FrameType
 
@@ -28,6 +29,8 @@ from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.retention import Kept, Retention
+from service.registry.trained_benches import trained_benches
 from service.settings import Settings
 from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
@@ -35,8 +38,10 @@ from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
+from service.storage.retention import RetentionRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
+from service.usecases import retention
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, make_plan
 
@@ -185,6 +190,23 @@ def database_check(engine: Engine) -> Callable[[], Check]:
         return Check(True) if revision == wanted else Check(False, f"the schema is at {revision}, not at {wanted}")
 
     return check
+
+
+def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kept, int]:
+    """Deletes what the settings keep no longer, or says what that would be; see ``usecases.retention``.
+
+    Raises:
+        StorageUnavailable: the database cannot be reached.
+        DamagedArtifact: a version in the model store does not say what it was trained on; nothing was deleted.
+    """
+    keep = Retention(
+        plans=timedelta(days=settings.keep_plans_days),
+        observations=timedelta(days=settings.keep_observations_days),
+        measurements=timedelta(days=settings.keep_measurements_days),
+    )
+    return retention.prune(
+        RetentionRepository(engine), keep, lambda: trained_benches(settings.model_store), dry_run=dry_run
+    )
 
 
 def local_models(settings: Settings, hardware: str, factory: str = MODEL_STORE) -> CostModels:

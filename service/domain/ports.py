@@ -1,6 +1,6 @@
 """What the inner rooms ask of the outer ones."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from service.domain.launches import Launch
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
 from service.domain.observations import Observation, ObservedPlan, StoredObservation
 from service.domain.policy import PlacementPolicy
+from service.domain.retention import Kept, Retention, TrainedBench
 from service.domain.tables import Optimizer, Table
 
 Floats = NDArray[np.float64]
@@ -274,3 +275,20 @@ class ObservationStore(Protocol):
 
     def observed(self, hardware: str) -> Iterator[ObservedPlan]:
         """Every answer of a hardware that was observed, one after the other, with all of its observations."""
+
+
+class RetentionStore(Protocol):
+    """Deletes what is kept no longer; all of it raises StorageUnavailable where the database cannot be reached."""
+
+    def prune(self, kind: Kept, keep: Retention, trained: Collection[TrainedBench], limit: int) -> int:
+        """Deletes so many rows at most, in a short transaction; says how many. 0 where nothing is left to delete.
+
+        Args:
+            kind: of what.
+            keep: how long.
+            trained: benches whose measurements stay, since versions that exist were trained on them.
+            limit: of one transaction.
+        """
+
+    def prunable(self, keep: Retention, trained: Collection[TrainedBench]) -> dict[Kept, int]:
+        """How many rows of each kind would be deleted; locks nothing."""

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Engine, Select, select, tuple_
+from sqlalchemy import Engine, Select, and_, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from service.domain.launches import ANONYMOUS
 from service.domain.observations import Observation, ObservedPlan, StoredObservation
 from service.storage.engine import storage_errors
-from service.storage.given_answers import keep_given
-from service.storage.plans import used_plan
+from service.storage.given_answers import is_given, keep_given
+from service.storage.plans import not_noted, used_plan
 from service.storage.rows import GivenAnswerRow, LaunchRow, ObservationRow, PlanRow
 
 
@@ -81,9 +81,17 @@ class ObservationRepository:
 
 
 def _digest(session: Session, plan: PlanRow, launch_id: str) -> str:
-    """Digest of the answer that ran: the launch's where it asked for one, else the plan as it is now."""
-    asked = LaunchRow.key == ANONYMOUS, LaunchRow.launch_id == launch_id, LaunchRow.plan_id == plan.plan_id
-    return session.scalar(select(LaunchRow.digest).where(*asked)) or keep_given(session, plan.plan_id, plan.answer)
+    """Digest of the answer that ran: the launch's where it asked for one, else the plan as it is now.
+
+    A launch that still runs counts as used.
+    """
+    launch = and_(LaunchRow.key == ANONYMOUS, LaunchRow.launch_id == launch_id, LaunchRow.plan_id == plan.plan_id)
+    used = update(LaunchRow).where(launch, not_noted(LaunchRow.last_used_at)).values(last_used_at=func.now())
+    session.execute(used)
+    digest = session.scalar(select(LaunchRow.digest).where(launch))
+    if digest is not None and is_given(session, plan.plan_id, digest):
+        return digest
+    return keep_given(session, plan.plan_id, plan.answer)
 
 
 def _values(observation: Observation) -> dict[str, Any]:
