@@ -9,7 +9,7 @@ from typing import Any
 
 from service.api.in_flight import InFlight
 from service.domain.deadline import Deadline
-from service.domain.errors import PlannerBusy, StorageUnavailable
+from service.domain.errors import LaunchPending, StorageUnavailable
 from service.domain.launches import LEASE_S, Launch
 from service.domain.ports import LaunchStore
 
@@ -47,7 +47,7 @@ class Launching:
 
         Raises:
             StorageUnavailable: the database is away, or was when the plan was to be stored.
-            PlannerBusy: another process makes the plan still.
+            LaunchPending: another process makes the plan still.
         """
         key = f"{launch.key}\n{launch.launch_id}\n{launch.request_hash}"
         (answer, given), shared = self._in_flight.run(key, lambda: self._given_or_made(launch, due, make))
@@ -59,7 +59,7 @@ class Launching:
             if self._launches.claim(launch, claimant):
                 return self._made(launch, claimant, make), False
             if patience.passed():
-                raise PlannerBusy("another process makes the plan of this launch still", retry_after_s=_RETRY_AFTER_S)
+                raise LaunchPending("another process makes the plan of this launch still", retry_after_s=_RETRY_AFTER_S)
             time.sleep(_POLL_S)
         return given, True
 

@@ -97,7 +97,10 @@ BODY_PROBLEMS = {
             422: "Not valid, not supported, infeasible, or no plan in time: the problem's type says which.",
         }
         | BODY_PROBLEMS
-        | {503: "No room for now, or the database that has previous_plan_id is away, see Retry-After."}
+        | {
+            503: "No room for now, or another process makes the plan of this launch_id still, or the database that has "
+            "it, or previous_plan_id, is away, see Retry-After."
+        }
     ),
     openapi_extra=takes("PlanRequest"),
 )

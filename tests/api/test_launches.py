@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 from service.api.launching import Launching
 from service.api.outages import OutageMemory, RememberingLaunches
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible, NoPlanInTime, PlannerBusy, StorageUnavailable
+from service.domain.errors import Infeasible, LaunchPending, NoPlanInTime, PlannerBusy, StorageUnavailable
 from service.domain.launches import ANONYMOUS, LEASE_S, Launch
 from service.domain.ports import StoredPlan
 from service.storage.launches import LaunchRepository
@@ -122,7 +122,7 @@ def test_who_waits_for_another_process_waits_no_longer_than_its_time_limit(engin
     with engine.connect() as connection:
         request_hash = str(connection.scalar(text("SELECT request_hash FROM launches")))
     assert launches.claim(Launch(ANONYMOUS, "night", request_hash), "elsewhere")
-    with pytest.raises(PlannerBusy, match="another process"):
+    with pytest.raises(LaunchPending, match="another process"):
         # It arrived longer ago than its time limit and what storing a plan may take.
         planning.plan(body(launch_id="night"), 990.0)
     assert made["status"] == "complete"
