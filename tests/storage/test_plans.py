@@ -1,4 +1,3 @@
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -10,6 +9,7 @@ from sqlalchemy.exc import DataError, ProgrammingError
 from service.domain.ports import PlanStore, StoredPlan
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
+from tests.storage.locks import wait_for_a_lock
 
 PLAN = StoredPlan(
     plan_id="f00d",
@@ -114,18 +114,6 @@ def test_a_plan_that_is_pruned_while_it_is_asked_for_is_none(engine: Engine, dat
         wait_for_a_lock(engine)
         pruning.commit()
         assert asked.result(10) is None
-
-
-def wait_for_a_lock(engine: Engine) -> None:
-    """Until some statement waits for a lock."""
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-    while True:
-        with engine.connect() as connection:
-            if connection.scalar(waiting):
-                return
-        time.sleep(0.01)
 
 
 def test_the_plan_that_was_running_is_named_in_a_column_of_its_own(engine: Engine) -> None:

@@ -11,19 +11,22 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, text
+from sqlalchemy import ColumnElement, Engine, Text, TextClause, func, text
 
 from service.domain.launches import ANONYMOUS, Launch
 from service.domain.observations import Observation
 from service.domain.ports import RetentionStore, StoredPlan
 from service.domain.retention import Kept, Retention, TrainedBench
+from service.storage import retention
 from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.measurements import MeasurementRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
 from service.storage.retention import RetentionRepository
+from service.storage.rows import Row
 from service.usecases.retention import prune
+from tests.storage.locks import wait_for_a_lock
 from tests.storage.test_measurements import communication_measurement, compute_measurement
 
 KEEP = Retention(plans=timedelta(days=90), observations=timedelta(days=365), measurements=timedelta(days=30))
@@ -202,6 +205,58 @@ def test_rows_that_somebody_holds_are_passed_over(engine: Engine) -> None:
         assert prune(RetentionRepository(engine), KEEP, tuple)[Kept.PLANS] == 1
         assert time.monotonic() - began < 2
     assert left(engine) == {"held"}
+
+
+def test_an_answer_that_is_given_again_at_this_moment_stays(engine: Engine) -> None:
+    put(engine, "plan")
+    launched(engine, "plan", "old", 100)
+    assert RetentionRepository(engine).prune(Kept.LAUNCHES, KEEP, (), 10) == 1
+    launches, launch = LaunchRepository(engine), Launch(ANONYMOUS, "new", "0")
+    with engine.connect() as other, ThreadPoolExecutor(1) as pool:
+        # The launch comes as far as its own row, whose key another has just taken.
+        other.execute(
+            text(
+                "INSERT INTO launches (key, launch_id, request_hash, claimed_by, claimed_until)"
+                " VALUES (:key, 'new', '0', 'x', now())"
+            ),
+            {"key": ANONYMOUS},
+        )
+        kept = pool.submit(launches.keep, launch, "me", "plan", {"plan_id": "plan"})
+        wait_for_a_lock(engine)
+        assert RetentionRepository(engine).prune(Kept.ANSWERS, KEEP, (), 10) == 0
+        other.rollback()
+        assert kept.result(10) == {"plan_id": "plan"}
+
+
+def test_an_answer_that_is_given_again_while_pruning_looks_stays(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(engine, "plan")
+    launched(engine, "plan", "old", 100)
+    store = RetentionRepository(engine)
+    assert store.prune(Kept.LAUNCHES, KEEP, (), 10) == 1
+    look = retention._prunable
+
+    def slow_look(kind: Kept, keep: Retention) -> tuple[type[Row], ColumnElement[bool]]:
+        row, condition = look(kind, keep)
+        return row, condition & func.pg_sleep(1).cast(Text).is_not(None)
+
+    monkeypatch.setattr(retention, "_prunable", slow_look)
+    sleeping = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        looked = pool.submit(store.prune, Kept.ANSWERS, KEEP, (), 10)
+        while not in_database(engine, sleeping):
+            time.sleep(0.01)
+        launched(engine, "plan", "new")
+        assert looked.result(20) == 0
+    assert left(engine, "given_answers") == {"plan"}
+
+
+def in_database(engine: Engine, query: TextClause) -> int:
+    with engine.connect() as connection:
+        return int(connection.scalar(query) or 0)
 
 
 AGES = st.sampled_from([1, 100, 400])
