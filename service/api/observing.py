@@ -48,7 +48,8 @@ class Observing:
             raise InvalidRequest(faults)
         added = self._store.add(plan_id, observations_of(request))
         if added is None:
-            raise _not_found(plan_id)
+            # It was there a moment ago.
+            raise PlanNotFound(f"no plan is stored under {plan_id!r}")
         stored, new = added
         costs = [compared(each.answer, each.observation) for each in stored]
         for each, found in zip(stored, costs, strict=True):
@@ -73,8 +74,6 @@ class Observing:
         self._find(plan_id)
         # One more than is shown says whether there are more.
         found = self._store.of_plan(plan_id, after, most + 1)
-        if found is None:
-            raise _not_found(plan_id)
         shown = found[:most]
         costs = [compared(each.answer, each.observation) for each in shown]
         return StoredObservationsAnswer(
@@ -101,8 +100,3 @@ def _answers(
     stored: Sequence[StoredObservation], costs: Sequence[Mapping[str, ComparedCost]]
 ) -> list[ObservationAnswer]:
     return [observation_answer(*pair) for pair in zip(stored, costs, strict=True)]
-
-
-def _not_found(plan_id: str) -> PlanNotFound:
-    """For a plan that was there a moment ago."""
-    return PlanNotFound(f"no plan is stored under {plan_id!r}")

@@ -270,8 +270,8 @@ class ObservationStore(Protocol):
         (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
         """
 
-    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation] | None:
-        """A plan's observations with ids above ``after``, the first of them; None where the plan is not stored."""
+    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation]:
+        """A plan's observations with ids above ``after``, the first of them."""
 
     def observed(self, hardware: str) -> Iterator[ObservedPlan]:
         """Every answer of a hardware that was observed, one after the other, with all of its observations."""

@@ -47,16 +47,14 @@ class ObservationRepository:
             stored = {(o.rank, o.start, o.stop): each for each in found for o in [each.observation]}
             return [stored[key] for key in steps], new
 
-    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation] | None:
-        """A plan's observations with ids above ``after``, the first of them; None where the plan is not stored.
+    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation]:
+        """A plan's observations with ids above ``after``, the first of them.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         query = select(ObservationRow).where(ObservationRow.plan_id == plan_id, ObservationRow.id > after)
-        with storage_errors(), Session(self._engine) as session, session.begin():
-            if used_plan(session, plan_id) is None:
-                return None
+        with storage_errors(), Session(self._engine) as session:
             return _stored(session, query.order_by(ObservationRow.id).limit(limit))
 
     def observed(self, hardware: str) -> Iterator[ObservedPlan]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 
 from service.api.launching import Launching
 from service.api.outages import OutageMemory, RememberingLaunches
@@ -22,10 +22,12 @@ from service.domain.ports import StoredPlan
 from service.storage.launches import LaunchRepository
 from service.storage.plans import PlanRepository
 from service.usecases.make_plan import PlanStatus
+from service.wiring import running_app
 from tests.api.here import Clock, HerePlanner, planning_with
 from tests.api.processes import wait_for
-from tests.api.support import GIB, pointers, request
+from tests.api.support import FACTORY, GIB, kind, listening, pointers, request, settings
 from tests.api.test_process import PATIENCE_S, Served
+from tests.conftest import Databases
 
 RANKS = 16
 
@@ -168,11 +170,11 @@ def test_a_launch_id_does_not_change_the_plan_id(client: httpx.Client) -> None:
 
 
 @contextmanager
-def replicas(folder: Path, database_url: str, count: int = 2, **settings: str) -> Iterator[list[Served]]:
+def replicas(folder: Path, database_url: str, count: int = 2, **given: str) -> Iterator[list[Served]]:
     """Services on one database."""
     with ExitStack() as stack:
         served = [
-            Served(folder / f"replica-{i}-{time.monotonic_ns()}", SHARDWRIGHT_DATABASE_URL=database_url, **settings)
+            Served(folder / f"replica-{i}-{time.monotonic_ns()}", SHARDWRIGHT_DATABASE_URL=database_url, **given)
             for i in range(count)
         ]
         for each in served:
@@ -209,6 +211,35 @@ def made(served: Served) -> float:
 
 def plans(served: Served) -> bool:
     return "shardwright_planner_running 1.0" in served.client.get("/metrics").text
+
+
+def test_ranks_that_ask_again_after_an_outage_in_the_middle_get_one_plan(
+    databases: Databases, database_url: str
+) -> None:
+    name = make_url(database_url).database
+
+    def until_answered(client: httpx.Client) -> tuple[str, int]:
+        for refusals in range(30):
+            answer = client.post("/plan", json=slow())
+            if answer.status_code == 200:
+                return answer.text, refusals
+            assert (answer.status_code, kind(answer)) == (503, "storage_unavailable")
+            time.sleep(int(answer.headers["retry-after"]))
+        raise AssertionError("never answered")
+
+    with ExitStack() as stack:
+        apps = [stack.enter_context(running_app(settings(database_url), FACTORY)) for _ in range(2)]
+        clients = [stack.enter_context(listening(app)) for app in apps]
+        threads = stack.enter_context(ThreadPoolExecutor(8))
+        asked = [threads.submit(until_answered, clients[rank % 2]) for rank in range(8)]
+        wait_for(lambda: any("planner_running 1.0" in client.get("/metrics").text for client in clients))
+        databases.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        databases.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        time.sleep(LEASE_S + 1)
+        databases.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        answers = [answer.result() for answer in asked]
+    assert len({text for text, _ in answers}) == 1
+    assert any(refusals for _, refusals in answers)
 
 
 def test_sixteen_ranks_at_two_replicas_get_one_plan_that_was_made_once(server_folder: Path, database_url: str) -> None:
