@@ -58,6 +58,21 @@ class Settings(BaseSettings):
         default=3.0, gt=0, le=60, description="Seconds after which promotions are looked for without a notification."
     )
     prune_spares_plans_of_days: float = Field(
-        default=90.0, ge=0, description="Versions named by plans stored within so many days are not pruned."
+        default=90.0, ge=0, description="Versions named by plans asked for within so many days are not pruned."
+    )
+    keep_plans_days: int = Field(
+        default=90,
+        ge=1,
+        description="Days for which plans and launches are kept after they were last asked for; those that something "
+        "else needs are kept longer.",
+    )
+    keep_observations_days: int = Field(
+        default=365, ge=1, description="Days for which observations are kept, and the plans that they are of."
+    )
+    keep_measurements_days: int = Field(
+        default=365,
+        ge=1,
+        description="Days for which measurements by an older bench are kept; those by the newest one, and by any that "
+        "a version in the model store was trained on, are kept for good.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from importlib.metadata import version
 from types import FrameType
 
@@ -18,7 +19,8 @@ from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
 from service.api.model_resources import ModelResources
 from service.api.model_versions import ModelVersions
-from service.api.outages import OutageMemory
+from service.api.observing import Observing
+from service.api.outages import OutageMemory, RememberingLaunches
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner, PlannerPool
 from service.api.planner_worker import SourceSpec
@@ -29,16 +31,22 @@ from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.retention import Kept, Retention
 from service.domain.version_ports import ModelSource, PromotionStore
+from service.registry.trained_benches import trained_benches
 from service.settings import Settings
 from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
+from service.storage.launches import LaunchRepository
+from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
 from service.storage.promotion_watch import PromotionWatch
 from service.storage.promotions import PromotionRepository
+from service.storage.retention import RetentionRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
+from service.usecases import retention
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, make_plan
 from service.usecases.model_versions import write_down
@@ -108,11 +116,19 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
     with database(settings) as engine, pool:
         migrate.upgrade(engine)
         plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
-        planning = Planning(models=models, planner=pool, plans=plans, limits=request_limits(settings), metrics=metrics)
+        planning = Planning(
+            models=models,
+            planner=pool,
+            plans=plans,
+            launches=RememberingLaunches(LaunchRepository(engine), plans),
+            limits=request_limits(settings),
+            metrics=metrics,
+        )
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
             models=ModelResources(models, catalog, promotions, settings.admin_calls),
+            observing=Observing(planning.find, ObservationRepository(engine), metrics),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
@@ -198,6 +214,23 @@ def database_check(engine: Engine) -> Callable[[], Check]:
     return check
 
 
+def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kept, int]:
+    """Deletes what the settings keep no longer, or says what that would be; see ``usecases.retention``.
+
+    Raises:
+        StorageUnavailable: the database cannot be reached.
+        DamagedArtifact: a version in the model store does not say what it was trained on; nothing was deleted.
+    """
+    keep = Retention(
+        plans=timedelta(days=settings.keep_plans_days),
+        observations=timedelta(days=settings.keep_observations_days),
+        measurements=timedelta(days=settings.keep_measurements_days),
+    )
+    return retention.prune(
+        RetentionRepository(engine), keep, lambda: trained_benches(settings.model_store), dry_run=dry_run
+    )
+
+
 def local_models(settings: Settings, hardware: str, factory: str = MODEL_STORE) -> CostModels:
     """The newest cost models of some hardware, for the command line.
 
@@ -216,6 +249,7 @@ def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
         models=ModelVersions(source, metrics),
         planner=_LocalPlanner(source),
         plans=_NoPlans(),
+        launches=None,
         limits=request_limits(settings),
         metrics=metrics,
     )

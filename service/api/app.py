@@ -16,7 +16,14 @@ from service.api import problems
 from service.api.answers import Problem
 from service.api.routes import Services, router
 from service.api.routes_models import router as models_router
-from service.api.schemas import DecisionRequest, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.routes_observations import router as observations_router
+from service.api.schemas import (
+    DecisionRequest,
+    ObservationsRequest,
+    PlanRequest,
+    ShardsEstimateRequest,
+    StoredEstimateRequest,
+)
 from service.telemetry.middleware import RequestTelemetry
 
 DISTRIBUTION = "shardwright"
@@ -59,6 +66,7 @@ class _Api(FastAPI):
                 ShardsEstimateRequest,
                 StoredEstimateRequest,
                 DecisionRequest,
+                ObservationsRequest,
                 Problem,
             ]
             _, found = models_json_schema(
@@ -85,5 +93,6 @@ def _bare_app(lifespan: Any = None) -> FastAPI:
     )
     app.include_router(router)
     app.include_router(models_router)
+    app.include_router(observations_router)
     problems.install(app)
     return app

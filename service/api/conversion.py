@@ -162,8 +162,8 @@ def pinned_versions(request: PlanRequest | ShardsEstimateRequest | StoredEstimat
 
 
 def request_content(request: PlanRequest) -> dict[str, Any]:
-    """The request with every default filled in, in one spelling: equal questions have equal content."""
-    content = request.model_dump(mode="json", exclude={"models"})
+    """The request with every default filled in, in one spelling: equal questions have equal content, whoever asks."""
+    content = request.model_dump(mode="json", exclude={"launch_id", "models"})
     # Without any it is the content of before there were any, and so has the plan's id of then.
     if pinned := pinned_versions(request):
         content["models"] = pinned

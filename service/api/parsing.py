@@ -11,7 +11,15 @@ from pydantic import BaseModel, ValidationError
 
 from service.api.conversion import conversion_faults, posed_problem, refuse_unmodelled, shard_faults
 from service.api.faults import field_faults, is_under
-from service.api.schemas import MAX_DEVICES, DecisionRequest, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.observation_conversion import observation_faults
+from service.api.schemas import (
+    MAX_DEVICES,
+    DecisionRequest,
+    ObservationsRequest,
+    PlanRequest,
+    ShardsEstimateRequest,
+    StoredEstimateRequest,
+)
 from service.domain.errors import Fault, InvalidRequest, escaped
 from service.usecases.validate import problem_faults
 
@@ -95,6 +103,15 @@ def parse_decision(body: bytes) -> DecisionRequest:
         InvalidRequest: with every fault.
     """
     return _validated(DecisionRequest, parse_object(body), lambda _: [])
+
+
+def parse_observations(body: bytes) -> ObservationsRequest:
+    """The request in a body of POST /plans/{plan_id}/observations.
+
+    Raises:
+        InvalidRequest: with every fault.
+    """
+    return _validated(ObservationsRequest, parse_object(body), observation_faults)
 
 
 def parse_object(body: bytes) -> Content:

@@ -18,6 +18,7 @@ from service.api.conversion import (
     request_content,
 )
 from service.api.in_flight import InFlight
+from service.api.launching import Launching
 from service.api.model_versions import Chosen, ModelVersions
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
@@ -25,8 +26,9 @@ from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequ
 from service.api.stored_plans import plan_diff, running_plan
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.plan import Algorithm, Running
-from service.domain.ports import PlanStore, StoredPlan
+from service.domain.launches import ANONYMOUS, Launch
+from service.domain.plan import Algorithm, Running, content_hash
+from service.domain.ports import LaunchStore, PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
 
@@ -43,11 +45,22 @@ class Planning:
         models: ModelVersions,
         planner: Planner,
         plans: PlanStore,
+        launches: LaunchStore | None,
         limits: Limits,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ties the parts together; ``clock`` is the one that arrivals are told in, seconds."""
+        """Ties the parts together.
+
+        Args:
+            models: versions of the cost models.
+            planner: makes plans.
+            plans: where they are kept.
+            launches: where the answers to launches are; None where there are none.
+            limits: of requests.
+            metrics: count what is asked.
+            clock: the one that arrivals are told in, seconds.
+        """
         self._models = models
         self._planner = planner
         self._plans = plans
@@ -55,6 +68,7 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
         self._in_flight: InFlight[Answer] = InFlight()
+        self._launching = Launching(launches) if launches else None
         # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
         self._parsing = threading.Lock()
 
@@ -95,7 +109,19 @@ class Planning:
             PlanNotFound: there is none.
             StorageUnavailable: the database cannot be reached.
         """
-        return self._find(plan_id).answer
+        return self.find(plan_id).answer
+
+    def find(self, plan_id: str, **data: str) -> StoredPlan:
+        """The plan stored under an id; ``data`` is that of the error.
+
+        Raises:
+            PlanNotFound: there is none.
+            StorageUnavailable: the database cannot be reached.
+        """
+        found = self._plans.get(plan_id) if re.match(PLAN_ID_PATTERN, plan_id) else None
+        if found is None:
+            raise PlanNotFound(f"no plan is stored under {plan_id!r}", **data)
+        return found
 
     def diff(self, first_id: str, second_id: str) -> PlanDiffAnswer:
         """What moves where one stored plan takes the place of another.
@@ -104,7 +130,7 @@ class Planning:
             PlanNotFound: there is no plan under one of the ids, which is named.
             StorageUnavailable: the database cannot be reached.
         """
-        return plan_diff(self._find(first_id), self._find(second_id))
+        return plan_diff(self.find(first_id), self.find(second_id))
 
     @contextmanager
     def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
@@ -120,7 +146,20 @@ class Planning:
                 self._metrics.plan_outcome(algorithm, outcome)
 
     def _answer(self, request: PlanRequest, arrived: float) -> Answer:
-        content, running = request_content(request), self._running(request)
+        content = request_content(request)
+        if request.launch_id is None:
+            return self._planned(request, content, arrived)
+        if self._launching is None:
+            raise StorageUnavailable("the command line keeps no plans: ask a service that does, or leave launch_id out")
+        launch = Launch(ANONYMOUS, request.launch_id, content_hash(content))
+        due = self._deadline(arrived, request.time_limit_ms)
+        answer, given = self._launching.answer(launch, due, lambda: self._planned(request, content, arrived))
+        if given:
+            self._metrics.plan_outcome(request.algorithm, "launch")
+        return answer
+
+    def _planned(self, request: PlanRequest, content: Mapping[str, Any], arrived: float) -> Answer:
+        running = self._running(request)
         chosen = self._models.of(request.devices.hardware, request.algorithm, pinned_versions(request))
         plan_id = plan_id_of(content, chosen.identity, running)
         answer, shared = self._in_flight.run(
@@ -134,7 +173,7 @@ class Planning:
         """The plan that a request names as running; unlike a plan that may be stored already, it cannot do without."""
         if request.previous_plan_id is None:
             return None
-        previous = self._find(request.previous_plan_id, pointer="/previous_plan_id")
+        previous = self.find(request.previous_plan_id, pointer="/previous_plan_id")
         return running_plan(previous, request.max_moved_bytes)
 
     def _found_or_made(
@@ -210,14 +249,8 @@ class Planning:
         return estimate_answer(self._planner.estimate(problem, versions, shards, self._deadline(self._clock())))
 
     def _estimate_stored(self, request: StoredEstimateRequest) -> EstimateAnswer:
-        stored = self._find(request.plan_id)
+        stored = self.find(request.plan_id)
         # Another version of the service may have stored fields that this one does not know. The models are those
         # that are asked for now.
         body = {**stored.request, "shards": stored.answer["shards"], "models": pinned_versions(request)}
         return self._estimate_given(ShardsEstimateRequest.model_validate(body, extra="ignore"))
-
-    def _find(self, plan_id: str, **data: str) -> StoredPlan:
-        found = self._plans.get(plan_id) if re.match(PLAN_ID_PATTERN, plan_id) else None
-        if found is None:
-            raise PlanNotFound(f"no plan is stored under {plan_id!r}", **data)
-        return found

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.model_resources import ModelResources
+from service.api.observing import Observing
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
 from service.api.readiness import Check
@@ -26,6 +27,7 @@ class Services:
     Attributes:
         planning: answers questions.
         models: tells which versions there are and which serve, and changes it.
+        observing: takes what launchers measured.
         metrics: of this service.
         checks: each part of readiness by name.
         body_limits: of request bodies.
@@ -35,6 +37,7 @@ class Services:
 
     planning: Planning
     models: ModelResources
+    observing: Observing
     metrics: Metrics
     checks: Mapping[str, Callable[[], Check]]
     body_limits: BodyLimits
@@ -98,7 +101,10 @@ BODY_PROBLEMS = {
             422: "Not valid, not supported, infeasible, or no plan in time: the problem's type says which.",
         }
         | BODY_PROBLEMS
-        | {503: "No room for now, or the database that has previous_plan_id is away, see Retry-After."}
+        | {
+            503: "No room for now, or another process makes the plan of this launch_id still, or the database that has "
+            "it, or previous_plan_id, is away, see Retry-After."
+        }
     ),
     openapi_extra=takes("PlanRequest"),
 )

@@ -99,7 +99,7 @@ def prune(
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Delete old versions that do not serve, that no rollback needs, and that no recent plan names."""
+    """Delete old versions that do not serve, that no rollback needs, and that no plan or launch in use names."""
     from service import wiring
     from service.storage import migrate
     from service.storage.plans import PlanRepository

@@ -139,6 +139,12 @@ class PlannerBusy(ShardwrightError):
     kind = "planner_busy"
 
 
+class LaunchPending(ShardwrightError):
+    """Another process makes the plan of the launch still; ``data['retry_after_s']`` says when to return."""
+
+    kind = "launch_pending"
+
+
 class StorageUnavailable(ShardwrightError):
     """The database cannot be reached; ``data['retry_after_s']`` says when to return."""
 

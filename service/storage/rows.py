@@ -9,6 +9,7 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -73,6 +74,9 @@ class PlanRow(Row):
     # JSON, not JSONB: the answer is given again as it was, members in their order.
     answer: Mapped[Json] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    previous_plan_id: Mapped[str | None] = mapped_column(ForeignKey("plans.plan_id"), index=True)
+    # To the hour, so that reading a plan seldom writes.
+    last_used_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
 
 
 class TableConfigurationRow(Row):
@@ -200,3 +204,71 @@ class PromotionRow(Row):
     reason: Mapped[str]
     comparison: Mapped[Json | None]
     undoes: Mapped[int | None] = mapped_column(ForeignKey("promotions.id"), unique=True)
+
+
+class GivenAnswerRow(Row):
+    """An answer that a launch was given or that was observed: its plan may have given way to a better one since."""
+
+    __tablename__ = "given_answers"
+
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.plan_id"), primary_key=True)
+    # Hash of the answer.
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    answer: Mapped[Json] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+def _given_answer() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["plan_id", "digest"], ["given_answers.plan_id", "given_answers.digest"])
+
+
+class LaunchRow(Row):
+    """What a launch was answered, or who makes the answer."""
+
+    __tablename__ = "launches"
+    __table_args__ = (
+        _given_answer(),
+        CheckConstraint("(plan_id IS NULL) = (digest IS NULL)", name="answer_whole"),
+    )
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    launch_id: Mapped[str] = mapped_column(primary_key=True)
+    request_hash: Mapped[str] = mapped_column(primary_key=True)
+    plan_id: Mapped[str | None] = mapped_column(index=True)
+    digest: Mapped[str | None]
+    claimed_by: Mapped[str]
+    claimed_until: Mapped[datetime]
+    # To the hour, as that of plans.
+    last_used_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
+
+
+class ObservationRow(Row):
+    """Mean times of some steps of a rank; ``launch_id`` is empty where the launcher named none."""
+
+    __tablename__ = "observations"
+    __table_args__ = (
+        UniqueConstraint("plan_id", "launch_id", "rank", "start_step", "stop_step"),
+        _given_answer(),
+        CheckConstraint("rank >= 0", name="rank_not_negative"),
+        CheckConstraint("0 <= start_step AND start_step < stop_step", name="steps_ascend"),
+        _duration("forward_compute_ms"),
+        _duration("backward_compute_ms"),
+        _duration("forward_comm_ms"),
+        _duration("backward_comm_ms"),
+        _duration("total_ms"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    plan_id: Mapped[str]
+    digest: Mapped[str]
+    launch_id: Mapped[str]
+    rank: Mapped[int]
+    start_step: Mapped[int] = mapped_column(BigInteger)
+    stop_step: Mapped[int] = mapped_column(BigInteger)
+    forward_compute_ms: Mapped[float]
+    backward_compute_ms: Mapped[float]
+    forward_comm_ms: Mapped[float | None]
+    backward_comm_ms: Mapped[float | None]
+    total_ms: Mapped[float | None]
+    environment: Mapped[Environment]
+    observed_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)

@@ -1,6 +1,6 @@
 """Prometheus metrics. Every label comes from a closed set, so that no request can add series without bound."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
@@ -10,6 +10,7 @@ from service.domain.versions import Version
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _NOVELTY_BUCKETS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_RATIO_BUCKETS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,7 +39,8 @@ class Metrics:
         )
         self._plans = Counter(
             "shardwright_plans",
-            "Planning questions by outcome: a plan's status, stored, shared with another request, or a kind of error.",
+            "Planning questions by outcome: a plan's status, stored, shared with another request, given to the same "
+            "launch before, or a kind of error.",
             ["algorithm", "outcome"],
             registry=registry,
         )
@@ -65,6 +67,19 @@ class Metrics:
         self._unsaved = Counter(
             "shardwright_plans_unsaved",
             "Plans answered without being stored: the database was away.",
+            registry=registry,
+        )
+        self._observed = Counter(
+            "shardwright_observed_costs",
+            "Costs that launchers measured, by whether they are within the 90% interval: yes, no, or untold.",
+            ["hardware", "part", "within"],
+            registry=registry,
+        )
+        self._drift = Histogram(
+            "shardwright_observed_over_predicted",
+            "What launchers measured over what was predicted when the plan was made.",
+            ["hardware", "part"],
+            buckets=_RATIO_BUCKETS,
             registry=registry,
         )
         self.planner_running = Gauge(
@@ -146,6 +161,20 @@ class Metrics:
     def promotion_refused(self, hardware: str, kind: str) -> None:
         """Counts a failure to load a promoted version."""
         self._refused.labels(hardware, kind).inc()
+
+    def plan_observed(self, hardware: str, costs: Mapping[str, tuple[float | None, bool | None]]) -> None:
+        """Counts a new observation of a rank.
+
+        Args:
+            hardware: of a stored plan, so one of few.
+            costs: by part, measured over predicted (None where nothing was predicted), and whether what was measured
+                is within its interval (None where none was told).
+        """
+        for part, (ratio, within) in costs.items():
+            told = "untold" if within is None else "yes" if within else "no"
+            self._observed.labels(hardware, part, told).inc()
+            if ratio is not None:
+                self._drift.labels(hardware, part).observe(ratio)
 
     def exposition(self) -> bytes:
         """All metrics in the text format of Prometheus."""

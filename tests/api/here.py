@@ -11,7 +11,7 @@ from service.api.planner_pool import Planner
 from service.api.planning import Planning
 from service.domain.deadline import Deadline
 from service.domain.plan import Algorithm, Problem, Running, Shard
-from service.domain.ports import PlanStore
+from service.domain.ports import LaunchStore, PlanStore
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, PlanStatus, make_plan
@@ -73,6 +73,7 @@ def planning_with(
     clock: Clock | None = None,
     metrics: Metrics | None = None,
     source: FakeStore | None = None,
+    launches: LaunchStore | None = None,
 ) -> Planning:
     """Planning with fake cost models over what is given, of which a test needs parts only."""
     metrics = metrics or fresh_metrics()
@@ -80,6 +81,7 @@ def planning_with(
         models=ModelVersions(source or FakeStore(""), metrics),
         planner=planner,
         plans=plans,
+        launches=launches,
         limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
         metrics=metrics,
         clock=clock or Clock(),

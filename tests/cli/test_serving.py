@@ -118,6 +118,15 @@ def test_a_refusal_is_a_problem_on_standard_error(tmp_path: Path, command: str, 
     assert json.loads(result.stderr)["type"] == f"urn:shardwright:problem:{kind}"
 
 
+@pytest.mark.usefixtures("fake_models")
+def test_a_launch_needs_a_service(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", _written(tmp_path, request(launch_id="night"))])
+    assert result.exit_code == 1
+    problem = json.loads(result.stderr)
+    assert problem["type"].endswith(":storage_unavailable")
+    assert "leave launch_id out" in problem["detail"]
+
+
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(tmp_path / "none.json")])
     assert result.exit_code == 1

@@ -136,6 +136,24 @@ def test_exchanges_of_before_start_delays_keep_their_times_up_and_down(empty_eng
     assert MeasurementRepository(empty_engine).communication("cpu-x") == [first, empty]
 
 
+def test_plans_of_before_name_the_running_plan_where_it_is_stored(empty_engine: Engine) -> None:
+    migrate_to(empty_engine, "0002")
+    run(
+        empty_engine,
+        """
+        INSERT INTO plans (plan_id, hardware, algorithm, max_cost_ms, request, answer)
+        VALUES ('a', 'cpu-x', 'auto', 1, '{}', '{}'), ('b', 'cpu-x', 'auto', 1, '{"previous_plan_id": "a"}', '{}'),
+               ('c', 'cpu-x', 'auto', 1, '{"previous_plan_id": "gone"}', '{}'),
+               ('d', 'cpu-x', 'auto', 1, '{"previous_plan_id": null}', '{}')
+        """,
+    )
+    upgrade(empty_engine)
+    assert drift(empty_engine) == []
+    with empty_engine.connect() as connection:
+        named = connection.execute(text("SELECT plan_id, previous_plan_id FROM plans ORDER BY plan_id")).all()
+    assert [tuple(row) for row in named] == [("a", None), ("b", "a"), ("c", None), ("d", None)]
+
+
 def test_going_down_and_up_again_makes_the_same_constraints(engine: Engine, empty_engine: Engine) -> None:
     migrate_to(empty_engine, "0001")
     first = schema(empty_engine)

@@ -11,10 +11,12 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.domain.errors import StorageUnavailable
+from service.domain.launches import ANONYMOUS, Launch
 from service.domain.ports import StoredPlan
 from service.domain.version_ports import PromotionStore
 from service.domain.versions import Promotion, Version
 from service.storage.engine import build_engine
+from service.storage.launches import LaunchRepository
 from service.storage.plans import PlanRepository
 from service.storage.promotions import CHANNEL, PromotionRepository
 
@@ -146,7 +148,7 @@ def test_a_change_that_takes_too_long_holds_up_the_next_for_a_while_only(databas
 PLAN = StoredPlan("0", "cpu-x", "auto", 1.0, {}, {})
 
 
-def test_plans_name_the_versions_that_they_were_made_with_while_they_are_young(engine: Engine) -> None:
+def test_plans_name_the_versions_that_they_were_made_with_while_they_are_used(engine: Engine) -> None:
     plans = PlanRepository(engine)
     for plan_id, models in enumerate(
         ({"compute": "cpu-x/compute/1", "communication": "cpu-x/communication/1"}, {"compute": "cpu-x/compute/2"}, None)
@@ -155,6 +157,19 @@ def test_plans_name_the_versions_that_they_were_made_with_while_they_are_young(e
         plans.put(replace(PLAN, plan_id=str(plan_id), answer=answer))
     assert plans.models_named(1) == {"cpu-x/compute/1", "cpu-x/communication/1", "cpu-x/compute/2"}
     with engine.begin() as connection:
-        connection.execute(text("UPDATE plans SET created_at = now() - interval '25 hours' WHERE plan_id = '0'"))
+        connection.execute(text("UPDATE plans SET last_used_at = now() - interval '25 hours' WHERE plan_id = '0'"))
     assert plans.models_named(1) == {"cpu-x/compute/2"}
     assert plans.models_named(0) == set()
+    assert plans.get("0")
+    assert plans.models_named(1) == {"cpu-x/compute/1", "cpu-x/communication/1", "cpu-x/compute/2"}
+
+
+def test_what_a_launch_was_answered_names_its_versions_when_its_plan_has_others_by_now(engine: Engine) -> None:
+    plans, launches = PlanRepository(engine), LaunchRepository(engine)
+    launch, given = Launch(ANONYMOUS, "night", "0"), {"models": {"compute": "cpu-x/compute/1"}}
+    plans.put(replace(PLAN, answer={"status": "complete", "models": {"compute": "cpu-x/compute/2"}}))
+    assert launches.claim(launch, "me")
+    launches.keep(launch, "me", PLAN.plan_id, given)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE plans SET last_used_at = now() - interval '25 hours'"))
+    assert plans.models_named(1) == {"cpu-x/compute/1"}
