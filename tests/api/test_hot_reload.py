@@ -1,13 +1,10 @@
 """Versions change under load, on two replicas: nothing fails, nothing is mixed, and memory does not grow."""
 
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,67 +24,14 @@ from service.storage.promotion_watch import APPLICATION_NAME
 from service.storage.promotions import PromotionRepository
 from service.usecases.estimate import estimate
 from service.usecases.model_versions import promote, rollback
-from tests.api.processes import clean_environment, planning_processes, resident_bytes, wait_for
+from tests.api.processes import wait_for
+from tests.api.replicas import CONVERGED_S, Replica, converge, two_replicas
 from tests.api.small_store import COMPUTE_MODEL, HARDWARE, priced, publish, question, small_store
 from tests.cost_models.small_model import COMMUNICATION_FACTS, exchange_weights
 
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60
-CONVERGED_S = 5.0
 PUBLISHED = 50
 PADDING = 2**20
 """Bytes that each version's file has; a loaded one holds twice as many."""
-
-
-class Replica:
-    """A service of its own process with two planning processes, on a database and a model store that others share."""
-
-    def __init__(self, database_url: str, models: Path, log: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self._log = log.open("w")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve"],
-            cwd=ROOT,
-            env=clean_environment(
-                DATABASE_URL=database_url,
-                PORT=str(self.port),
-                SHARDWRIGHT_MODEL_STORE=str(models),
-                SHARDWRIGHT_PLANNER_PROCESSES="2",
-            ),
-            stderr=self._log,
-        )
-        self.client = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.port}",
-            timeout=PATIENCE_S,
-            trust_env=False,
-            # Each request on a connection of its own: none is tied to what an earlier one met.
-            headers={"Connection": "close"},
-        )
-
-    def answers(self) -> bool:
-        assert self.process.poll() is None, Path(self._log.name).read_text()
-        try:
-            return self.client.get("/readyz").status_code == 200
-        except httpx.ConnectError:
-            return False
-
-    def serves(self, version: Version) -> bool:
-        return bool(self.client.post("/estimate", json=priced()).json()["models"][version.model] == str(version))
-
-    def metric(self, series: str) -> float:
-        lines = self.client.get("/metrics").text.splitlines()
-        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(series)), 0.0)
-
-    def memory(self) -> list[int]:
-        """Bytes of its process and of its planning processes."""
-        return [resident_bytes(pid) for pid in (self.process.pid, *sorted(planning_processes(self.process.pid)))]
-
-    def end(self) -> None:
-        self.client.close()
-        self.process.terminate()
-        self.process.wait(PATIENCE_S)
-        self._log.close()
 
 
 @dataclass
@@ -134,18 +78,8 @@ def models(tmp_path: Path) -> ModelStore:
 
 @pytest.fixture
 def replicas(database_url: str, models: ModelStore, tmp_path: Path) -> Iterator[list[Replica]]:
-    with ExitStack() as stack:
-        started = []
-        for number in range(2):
-            started.append(Replica(database_url, tmp_path / "models", tmp_path / f"{number}.log"))
-            stack.callback(started[-1].end)
-        for replica in started:
-            wait_for(replica.answers, PATIENCE_S)
+    with two_replicas(database_url, tmp_path / "models") as started:
         yield started
-
-
-def _converge(replicas: list[Replica], version: Version) -> None:
-    wait_for(lambda: all(replica.serves(version) for replica in replicas), CONVERGED_S)
 
 
 def _cut_what_listens(engine: Engine) -> None:
@@ -196,7 +130,7 @@ def test_fifty_versions_a_broken_one_and_rollbacks_under_load(
             if number % 20 == 0:
                 _cut_what_listens(engine)
             promote(models, promotions, version, "a test", "")
-            _converge(replicas, version)
+            converge(replicas, version)
             if number in (PUBLISHED - 12, PUBLISHED):
                 memory.append([replica.memory() for replica in replicas])
 
@@ -210,7 +144,7 @@ def test_fifty_versions_a_broken_one_and_rollbacks_under_load(
 
         for wanted in (version.number, version.number - 1, version.number - 2):
             assert rollback(models, promotions, COMPUTE_MODEL, "a test", "").number == wanted
-            _converge(replicas, Version(*COMPUTE_MODEL, wanted))
+            converge(replicas, Version(*COMPUTE_MODEL, wanted))
 
     _refuse_mixed(models, load.answers)
     named = {response.json()["models"]["compute"] for _, _, response in load.answers}

@@ -1,4 +1,4 @@
-"""Launches: all ranks get one plan, whatever was cut short, promoted, killed or away meanwhile."""
+"""Launches: all ranks get one plan, whatever was cut short, killed or away meanwhile."""
 
 import json
 import signal
@@ -248,27 +248,6 @@ def test_sixteen_ranks_at_two_replicas_get_one_plan_that_was_made_once(server_fo
         assert {answer.status_code for answer in answers} == {200}
         assert len({answer.text for answer in answers}) == 1
         assert made(one) + made(other) == 1
-
-
-def test_a_promotion_between_ranks_does_not_change_their_plan(server_folder: Path, database_url: str) -> None:
-    root = server_folder / "models"
-    root.mkdir()
-    question = request(launch_id="night")
-    with replicas(server_folder, database_url, 1, SHARDWRIGHT_MODEL_STORE=str(root)) as (before,):
-        first = asked(before, question)
-        (root / "latest").write_text("2")
-        with (
-            replicas(server_folder, database_url, 1, SHARDWRIGHT_MODEL_STORE=str(root)) as (after,),
-            ThreadPoolExecutor(RANKS) as threads,
-        ):
-            later = list(threads.map(lambda rank: asked((before, after)[rank % 2], question), range(RANKS)))
-            promoted = asked(after, request()).json()
-            fresh = asked(after, request(launch_id="next night")).json()
-    assert {answer.text for answer in later} == {first.text}
-    assert first.json()["models"]["compute"] == "fake/compute/1"
-    assert promoted["models"]["compute"] == "fake/compute/2"
-    assert fresh == promoted
-    assert promoted["plan_id"] != first.json()["plan_id"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
