@@ -1,11 +1,11 @@
-"""Composition root: the only place where adapters meet ports."""
+"""Composition root of the service and of the commands that work on its database."""
 
 import contextlib
 import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.metadata import version
 from types import FrameType
@@ -22,15 +22,12 @@ from service.api.model_versions import ModelVersions
 from service.api.observing import Observing
 from service.api.outages import OutageMemory, RememberingLaunches
 from service.api.parsing import Limits
-from service.api.planner_pool import Planner, PlannerPool
+from service.api.planner_pool import PlannerPool
 from service.api.planner_worker import SourceSpec
 from service.api.planning import Planning
 from service.api.readiness import Check
 from service.api.routes import Services
-from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
-from service.domain.plan import Algorithm, Problem, Running, Shard
-from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.domain.retention import Kept, Retention
 from service.domain.version_ports import ModelSource, PromotionStore
 from service.registry.trained_benches import trained_benches
@@ -47,8 +44,6 @@ from service.storage.retention import RetentionRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
 from service.usecases import retention
-from service.usecases.estimate import Estimate, estimate
-from service.usecases.make_plan import PlanResult, make_plan
 from service.usecases.model_versions import write_down
 
 MODEL_STORE = "service.registry.store:ModelStore"
@@ -229,66 +224,6 @@ def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kep
     return retention.prune(
         RetentionRepository(engine), keep, lambda: trained_benches(settings.model_store), dry_run=dry_run
     )
-
-
-def local_models(settings: Settings, hardware: str, factory: str = MODEL_STORE) -> CostModels:
-    """The newest cost models of some hardware, for the command line.
-
-    Raises:
-        UnknownHardware: there are none.
-        DamagedArtifact: they cannot be trusted.
-    """
-    return SourceSpec(factory, settings.model_store).build().cost_models(hardware)
-
-
-def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
-    """Planning in this process and without a database, for the command line."""
-    source = SourceSpec(factory, settings.model_store).build()
-    metrics = Metrics(CollectorRegistry(), version(DISTRIBUTION))
-    return Planning(
-        models=ModelVersions(source, metrics),
-        planner=_LocalPlanner(source),
-        plans=_NoPlans(),
-        launches=None,
-        limits=request_limits(settings),
-        metrics=metrics,
-    )
-
-
-class _LocalPlanner(Planner):
-    """Plans in this process."""
-
-    def __init__(self, source: ModelSource) -> None:
-        self._source = source
-
-    def plan(
-        self,
-        problem: Problem,
-        versions: Mapping[str, str],
-        algorithm: Algorithm,
-        seed: int,
-        deadline: Deadline,
-        running: Running | None,
-    ) -> PlanResult:
-        models = self._source.cost_models(problem.topology.hardware, versions)
-        return make_plan(problem, models, algorithm, seed, deadline, running)
-
-    def estimate(
-        self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
-    ) -> Estimate:
-        return estimate(problem, self._source.cost_models(problem.topology.hardware, versions), shards)
-
-
-class _NoPlans(PlanStore):
-    """A store that is always away."""
-
-    def get(self, plan_id: str) -> StoredPlan | None:
-        raise StorageUnavailable(
-            "the command line keeps no plans: ask a service that does, or price tables and shards themselves"
-        )
-
-    def put(self, plan: StoredPlan) -> StoredPlan:
-        raise StorageUnavailable("the command line keeps no plans")
 
 
 def request_limits(settings: Settings) -> Limits:

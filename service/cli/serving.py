@@ -33,11 +33,11 @@ def plan(request: RequestFile, pretty: Pretty = False) -> None:
     from service.api.planner_worker import use_one_blas_thread
 
     use_one_blas_thread()
-    from service import wiring
+    from service.local_planning import local_planning
 
     body = read_body(request)
     arrived = time.monotonic()
-    planning = wiring.local_planning(settings_with())
+    planning = local_planning(settings_with())
     try:
         answer = planning.plan(body, arrived)
     except ShardwrightError as error:
@@ -51,10 +51,10 @@ def estimate(request: RequestFile, pretty: Pretty = False) -> None:
     from service.api.planner_worker import use_one_blas_thread
 
     use_one_blas_thread()
-    from service import wiring
+    from service.local_planning import local_planning
 
     body = read_body(request)
-    planning = wiring.local_planning(settings_with())
+    planning = local_planning(settings_with())
     try:
         answer = planning.estimate(body)
     except ShardwrightError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service import wiring
+from service import local_planning
 from service.api.app import openapi_yaml
 from service.api.planning import Planning
 from service.cli import app
@@ -31,12 +31,12 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = wiring.local_planning
+    made = local_planning.local_planning
 
     def planning(settings: Settings) -> Planning:
         return made(settings, FACTORY)
 
-    monkeypatch.setattr(wiring, "local_planning", planning)
+    monkeypatch.setattr(local_planning, "local_planning", planning)
 
 
 def _written(folder: Path, body: object) -> str:
