@@ -21,9 +21,9 @@ SPAWN = multiprocessing.get_context("spawn")
 
 CONSTRAINTS = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text !~ '^(alembic_version|procrastinate_)'
     UNION ALL
-    SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+    SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename !~ '^(alembic_version|procrastinate_)'
     ORDER BY 1, 2, 3
 """
 
