@@ -27,11 +27,16 @@ from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.jobs.measuring import OPERATOR_BENCH, Device, MeasuringSpec
+from service.jobs.supervisor import Supervisor
+from service.jobs.worker import WorkerSpec
 from service.settings import Settings
 from service.storage import migrate
+from service.storage.claims import ClaimRepository, Retries
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
+from service.storage.workers import WorkerRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
@@ -117,6 +122,63 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
         yield create_app(services)
+
+
+def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH) -> None:
+    """Supervises one worker a device until SIGTERM or SIGINT, then has them finish or give back their jobs.
+
+    Args:
+        settings: of the service.
+        hardware: whose profiles they measure.
+        devices: what they measure on.
+        bench: ``module:callable`` that makes the bench, see ``MeasuringSpec``.
+
+    Raises:
+        ShardwrightError: the database cannot be started, reached or migrated.
+    """
+    structured_logging.configure(settings.log_level)
+    with _stop_signals() as stop, database(settings) as engine:
+        migrate.upgrade(engine)
+        build_supervisor(settings, engine, hardware, devices, bench).run(stop.wanted)
+
+
+def build_supervisor(
+    settings: Settings, engine: Engine, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH
+) -> Supervisor:
+    """A supervisor of one worker a device, on the database of an engine."""
+    retries = Retries(
+        settings.profile_tries, settings.profile_retry_s, settings.profile_expires_days, settings.worker_stalled_s
+    )
+    memory_bytes = int(settings.worker_memory_gib * 2**30)
+    specs = [
+        WorkerSpec(
+            database_url=engine.url.render_as_string(hide_password=False),
+            hardware=hardware,
+            measuring=MeasuringSpec(device, memory_bytes, settings.profile_noisy_spread, bench),
+            retries=retries,
+            heartbeat_s=settings.worker_heartbeat_s,
+            poll_s=settings.worker_poll_s,
+            job_timeout_s=settings.worker_job_timeout_s,
+            shutdown_s=settings.worker_shutdown_s,
+            log_level=settings.log_level,
+        )
+        for device in devices
+    ]
+    workers = WorkerRepository(engine, settings.worker_stalled_s)
+    return Supervisor(specs, ClaimRepository(engine, retries), workers, settings.worker_sweep_s)
+
+
+@contextlib.contextmanager
+def supervised(supervisor: Supervisor) -> Iterator[None]:
+    """A supervisor at work in a thread; it stops its workers at the end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=supervisor.run, args=(stop,), name="supervisor")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -264,11 +326,15 @@ class _StopRequest:
     """
 
     def __init__(self) -> None:
-        self.made = False
+        self.wanted = threading.Event()
         self.server: uvicorn.Server | None = None
 
+    @property
+    def made(self) -> bool:
+        return self.wanted.is_set()
+
     def __call__(self, _: int, __: FrameType | None) -> None:
-        self.made = True
+        self.wanted.set()
         if self.server:
             self.server.should_exit = True
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from service.domain.errors import ShardwrightError
-from service.domain.measurements import configuration_content, configured_table
+from service.domain.measurements import ComputeMeasurement, configuration_content, configured_table
 from service.domain.plan import content_hash
 from service.domain.tables import DIM_MULTIPLE, Optimizer, Table
 
@@ -183,3 +183,31 @@ class ProfileTerms:
     quota_per_day: int
     expires_days: float
     worker_alive_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """How a worker measures.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``, as this process sees it.
+        memory_bytes: most that one table may take in all; rows are cut to it.
+        noisy_spread: interquartile range over the repeats, relative to the median, above which they disagree.
+    """
+
+    device: str
+    memory_bytes: int
+    noisy_spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredProfile:
+    """What came of a profile.
+
+    Attributes:
+        measurements: one for each width, in the order of ``TableProfile.widths``.
+        rows: that the table was cut to; None where all were measured.
+    """
+
+    measurements: tuple[ComputeMeasurement, ...]
+    rows: int | None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, func, select, text
+from sqlalchemy import Connection, Engine, RowMapping, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.measurements import NOISY
@@ -196,7 +196,6 @@ def _values(key: str, profile: TableProfile, caller: str) -> dict[str, Any]:
         "optimizer": profile.optimizer.value,
         "state": ProfileState.EXPIRED.value,
         "requested_by": caller,
-        "expires_at": func.now(),
     }
 
 

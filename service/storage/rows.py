@@ -237,7 +237,7 @@ class ProfileRow(Row):
     queued_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
-    expires_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class ProfileRequestRow(Row):
