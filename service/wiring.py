@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,26 +22,31 @@ from service.api.parsing import Limits
 from service.api.planner_pool import Planner, PlannerPool
 from service.api.planner_worker import ModelSource, SourceSpec
 from service.api.planning import ModelVersions, Planning
+from service.api.profiling import NoSink, NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
 from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.profiles import ProfileTerms
 from service.jobs.measuring import OPERATOR_BENCH, Device, MeasuringSpec
-from service.jobs.supervisor import Supervisor
-from service.jobs.worker import WorkerSpec
 from service.settings import Settings
 from service.storage import migrate
 from service.storage.claims import ClaimRepository, Retries
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
+from service.storage.profiles import ProfileRepository
 from service.storage.workers import WorkerRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
+from service.telemetry.queue_metrics import QueueCollector
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, make_plan
+
+if TYPE_CHECKING:
+    from service.jobs.supervisor import Supervisor
 
 MODEL_STORE = "service.registry.store:ModelStore"
 
@@ -58,19 +64,20 @@ class AddressInUse(ShardwrightError):
     kind = "address_in_use"
 
 
-def serve(settings: Settings, factory: str = MODEL_STORE) -> None:
+def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then lets running requests finish.
 
     Args:
         settings: of the service.
         factory: of the source of cost models, ``module:callable``; called with ``settings.model_store``.
+        worker: hardware that this machine's CPU measures beside serving; None for no worker.
 
     Raises:
         AddressInUse: before anything else was started.
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     structured_logging.configure(settings.log_level)
-    with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory) as app:
+    with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory, worker) as app:
         host, port = listener.getsockname()[:2]
         _log.info("serving", extra={"fields": {"host": host, "port": port}})
         config = uvicorn.Config(
@@ -86,8 +93,8 @@ def serve(settings: Settings, factory: str = MODEL_STORE) -> None:
 
 
 @contextlib.contextmanager
-def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[FastAPI]:
-    """The application with everything that it needs running: database, schema, planning processes.
+def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> Iterator[FastAPI]:
+    """The application with everything that it needs running: database, schema, planning processes, a worker if wanted.
 
     Raises:
         ShardwrightError: the database cannot be started, reached or migrated.
@@ -103,13 +110,27 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
         metrics.planner_waiting,
         metrics.planner_deaths,
     )
-    with database(settings) as engine, pool:
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(database(settings))
+        stack.enter_context(pool)
         migrate.upgrade(engine)
-        plans = OutageMemory(PlanRepository(engine))
-        planning = Planning(models=models, planner=pool, plans=plans, limits=request_limits(settings), metrics=metrics)
+        metrics.add(QueueCollector(WorkerRepository(engine, settings.worker_stalled_s).queue_state))
+        profiles, terms = ProfileRepository(engine), profile_terms(settings)
+        novel = stack.enter_context(NovelTables(profiles, terms, settings.profile_novelty, metrics))
+        if worker is not None:
+            stack.enter_context(supervised(build_supervisor(settings, engine, worker, [Device("cpu")])))
+        planning = Planning(
+            models=models,
+            planner=pool,
+            plans=OutageMemory(PlanRepository(engine)),
+            limits=request_limits(settings),
+            metrics=metrics,
+            novel=novel,
+        )
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
+            profiles=ProfileDesk(profiles, terms, request_limits(settings)),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
@@ -144,8 +165,12 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
 
 def build_supervisor(
     settings: Settings, engine: Engine, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH
-) -> Supervisor:
+) -> "Supervisor":
     """A supervisor of one worker a device, on the database of an engine."""
+    # Whatever only plans or serves does without the queue's packages.
+    from service.jobs.supervisor import Supervisor
+    from service.jobs.worker import WorkerSpec
+
     retries = Retries(
         settings.profile_tries, settings.profile_retry_s, settings.profile_expires_days, settings.worker_stalled_s
     )
@@ -169,7 +194,7 @@ def build_supervisor(
 
 
 @contextlib.contextmanager
-def supervised(supervisor: Supervisor) -> Iterator[None]:
+def supervised(supervisor: "Supervisor") -> Iterator[None]:
     """A supervisor at work in a thread; it stops its workers at the end."""
     stop = threading.Event()
     thread = threading.Thread(target=supervisor.run, args=(stop,), name="supervisor")
@@ -258,6 +283,7 @@ def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
         plans=_NoPlans(),
         limits=request_limits(settings),
         metrics=metrics,
+        novel=NoSink(),
     )
 
 
@@ -300,6 +326,11 @@ class _NoPlans(PlanStore):
 def request_limits(settings: Settings) -> Limits:
     """What the requests of a service with these settings may ask."""
     return Limits(settings.default_time_limit_ms, settings.max_time_limit_ms, settings.max_tables)
+
+
+def profile_terms(settings: Settings) -> ProfileTerms:
+    """What callers of a service with these settings may have measured."""
+    return ProfileTerms(settings.profile_quota, settings.profile_expires_days, settings.worker_alive_s)
 
 
 @contextlib.contextmanager

@@ -135,9 +135,7 @@ def _create_requests() -> None:
         sa.Column("position", sa.Integer(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("profile_id", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["profile_id"], ["profiles.id"], name=op.f("fk_requested_profiles_profile_id")
-        ),
+        sa.ForeignKeyConstraint(["profile_id"], ["profiles.id"], name=op.f("fk_requested_profiles_profile_id")),
         sa.ForeignKeyConstraint(
             ["request_id"], ["profile_requests.id"], name=op.f("fk_requested_profiles_request_id"), ondelete="CASCADE"
         ),

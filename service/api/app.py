@@ -12,10 +12,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.api import problems
+from service.api import problems, routes, routes_profiles
 from service.api.answers import Problem
-from service.api.routes import Services, router
-from service.api.schemas import PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.routes import Services
+from service.api.schemas import PlanRequest, ProfilesRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.telemetry.middleware import RequestTelemetry
 
 DISTRIBUTION = "shardwright"
@@ -53,12 +53,18 @@ class _Api(FastAPI):
             document = get_openapi(
                 title=self.title, version=self.version, summary=self.summary, routes=self.routes, tags=self.openapi_tags
             )
-            models: list[type[BaseModel]] = [PlanRequest, ShardsEstimateRequest, StoredEstimateRequest, Problem]
+            models: list[type[BaseModel]] = [
+                PlanRequest,
+                ShardsEstimateRequest,
+                StoredEstimateRequest,
+                ProfilesRequest,
+                Problem,
+            ]
             _, found = models_json_schema(
                 [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
             )
             # FastAPI's own validation answers: no parameter here can fail it.
-            for path in ("/plans/{plan_id}", "/plans/{from_plan_id}/diff/{to_plan_id}"):
+            for path in ("/plans/{plan_id}", "/plans/{from_plan_id}/diff/{to_plan_id}", "/profiles/{request_id}"):
                 document["paths"][path]["get"]["responses"].pop("422")
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
@@ -76,6 +82,7 @@ def _bare_app(lifespan: Any = None) -> FastAPI:
         redirect_slashes=False,
         redoc_url=None,
     )
-    app.include_router(router)
+    app.include_router(routes.router)
+    app.include_router(routes_profiles.router)
     problems.install(app)
     return app

@@ -22,6 +22,7 @@ from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
 from service.api.planner_worker import ModelSource
 from service.api.problems import public_detail
+from service.api.profiling import NoveltySink
 from service.api.readiness import Check
 from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.api.stored_plans import plan_diff, running_plan
@@ -121,14 +122,19 @@ class Planning:
         plans: PlanStore,
         limits: Limits,
         metrics: Metrics,
+        novel: NoveltySink,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ties the parts together; ``clock`` is the one that arrivals are told in, seconds."""
+        """Ties the parts together; ``clock`` is the one that arrivals are told in, seconds.
+
+        ``novel`` is told of the tables of each new plan and estimate once its answer is settled.
+        """
         self._models = models
         self._planner = planner
         self._plans = plans
         self._limits = limits
         self._metrics = metrics
+        self._novel = novel
         self._clock = clock
         self._in_flight: InFlight[Answer] = InFlight()
         # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
@@ -231,7 +237,11 @@ class Planning:
         dims = {table.name: table.embedding_dim for table in request.tables}
         answer = plan_answer(result, dims, plan_id, round(planning_s * 1000, 1))
         # A database that was away a moment ago would only cost another wait for it.
-        return self._kept(request, content, answer) if lost_s is None else self._unsaved(answer)
+        if lost_s is not None:
+            return self._unsaved(answer)
+        kept = self._kept(request, content, answer)
+        self._novel.met(posed_problem(request), result.novelty)
+        return kept
 
     def _looked_up(self, plan_id: str) -> tuple[StoredPlan | None, float | None]:
         """The stored plan; and, only where the database was away, the seconds that finding this out took."""
@@ -277,7 +287,9 @@ class Planning:
     def _estimate_given(self, request: ShardsEstimateRequest) -> EstimateAnswer:
         problem, shards = posed_problem(request), given_shards(request)
         versions = self._models.of(request.devices.hardware)
-        return estimate_answer(self._planner.estimate(problem, versions, shards, self._deadline(self._clock())))
+        found = self._planner.estimate(problem, versions, shards, self._deadline(self._clock()))
+        self._novel.met(problem, found.novelty)
+        return estimate_answer(found)
 
     def _estimate_stored(self, plan_id: str) -> EstimateAnswer:
         stored = self._find(plan_id)

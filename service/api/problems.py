@@ -29,6 +29,9 @@ _STATUS: Final[Mapping[str, int]] = {
     "infeasible": 422,
     "no_plan_in_time": 422,
     "plan_not_found": 404,
+    "profile_request_not_found": 404,
+    "profile_quota_exceeded": 429,
+    "no_worker": 503,
     "planner_busy": 503,
     "storage_unavailable": 503,
     "damaged_artifact": 503,
@@ -45,6 +48,9 @@ _TITLES: Final[Mapping[str, str]] = {
     "infeasible": "No plan meets the request",
     "no_plan_in_time": "No plan was found in time",
     "plan_not_found": "No such plan",
+    "profile_request_not_found": "No such request for profiles",
+    "profile_quota_exceeded": "The caller's profiles of today are used up",
+    "no_worker": "No live worker serves this hardware",
     "planner_busy": "All planning processes are taken",
     "storage_unavailable": "The database is away",
     "damaged_artifact": "The cost models are damaged",
@@ -59,6 +65,7 @@ _TITLES: Final[Mapping[str, str]] = {
 _POINTERS: Final[Mapping[str, str]] = {
     "unsupported_algorithm": "/algorithm",
     "unknown_hardware": "/devices/hardware",
+    "no_worker": "/hardware",
 }
 
 _HTTP_KINDS: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}

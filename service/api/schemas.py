@@ -224,3 +224,12 @@ class StoredEstimateRequest(_Request):
     """What does a stored plan cost under the models of today? The stored request supplies the rest."""
 
     plan_id: PlanId
+
+
+class ProfilesRequest(_Request):
+    """Tables to measure on the worker pool, each alone."""
+
+    tables: list[TableBody] = Field(min_length=1)
+    hardware: Hardware = Field(description="What to measure on: some live worker must serve it.")
+    global_batch_size: BatchSize
+    optimizer: OptimizerName

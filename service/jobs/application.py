@@ -16,8 +16,8 @@ def build_app(database_url: str, job: ProfileJob) -> App:
     (see ``service.storage.claims``). So a task never fails for the queue, nor is tried again by it.
     """
     conninfo, options = libpq_parameters(database_url, application_name="shardwright-queue")
-    pool = {"conninfo": conninfo, "kwargs": options, "min_size": 1, "max_size": 4, "timeout": _POOL_TIMEOUT_S}
-    app = App(connector=PsycopgConnector(**pool))
+    connector = PsycopgConnector(conninfo=conninfo, kwargs=options, min_size=1, max_size=4, timeout=_POOL_TIMEOUT_S)
+    app = App(connector=connector)
 
     @app.task(name=TASK, pass_context=True)
     async def measure_profile(context: JobContext, profile: str) -> None:

@@ -65,9 +65,7 @@ def main(spec: WorkerSpec) -> None:
 async def _work(spec: WorkerSpec) -> None:
     engine = build_engine(spec.database_url, application_name="shardwright-worker", pool_size=2)
     measuring = MeasuringProcess(spec.measuring)
-    app = build_app(
-        spec.database_url, ProfileJob(ClaimRepository(engine, spec.retries), measuring, spec.job_timeout_s)
-    )
+    app = build_app(spec.database_url, ProfileJob(ClaimRepository(engine, spec.retries), measuring, spec.job_timeout_s))
     try:
         async with app.open_async():
             worker = Worker(
@@ -84,7 +82,7 @@ async def _work(spec: WorkerSpec) -> None:
             workers = WorkerRepository(engine, spec.retries.stalled_s)
             attending = asyncio.create_task(_attend(worker, workers, spec, _stop_wanted()))
             try:
-                await worker.run()
+                await worker.run()  # type: ignore[no-untyped-call]
             finally:
                 attending.cancel()
     finally:
@@ -131,7 +129,7 @@ async def _attend(worker: Worker, workers: WorkerRepository, spec: WorkerSpec, s
     except StorageUnavailable as error:
         _log.warning("the worker cannot register", extra={"fields": {"cause": error.detail}})
     finally:
-        worker.stop()
+        worker.stop()  # type: ignore[no-untyped-call]
 
 
 async def _happens(event: asyncio.Event, within_s: float) -> bool:

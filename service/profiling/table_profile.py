@@ -60,7 +60,7 @@ class OperatorBench:
             measurements.append(_measurement(profile, first_index + offset, piece, timing, environment | noise))
         return MeasuredProfile(tuple(measurements), rows)
 
-    def _noise(self, timing: ComputeTiming) -> Mapping[str, str]:
+    def _noise(self, timing: ComputeTiming) -> dict[str, str]:
         widest = max(timing.forward.spread, timing.backward.spread)
         return {NOISY: f"{widest:.2f}"} if widest > self._settings.noisy_spread else {}
 

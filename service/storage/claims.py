@@ -147,9 +147,7 @@ class ClaimRepository:
             found = connection.execute(_CLAIM, {"id": key, "job": job, "worker": worker}).one_or_none()
         if found is None:
             return None
-        profile = configured_profile(
-            found.hardware, found.configuration, found.batch_size, Optimizer(found.optimizer)
-        )
+        profile = configured_profile(found.hardware, found.configuration, found.batch_size, Optimizer(found.optimizer))
         return Claim(key, job, profile, found.rounds * len(profile.widths))
 
     def record(self, claim: Claim, measurements: Sequence[ComputeMeasurement], rows: int | None) -> None:

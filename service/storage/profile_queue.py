@@ -40,6 +40,4 @@ CARRIED = f"""
 def queue(connection: Connection, ids: Sequence[str], delay_s: float = 0.0) -> None:
     """Makes a job for each of these profiles, to be begun after ``delay_s`` seconds; whoever had one has it no more."""
     if ids:
-        connection.execute(
-            _QUEUE, {"prefix": QUEUE_PREFIX, "task": TASK, "delay_s": delay_s, "ids": sorted(ids)}
-        )
+        connection.execute(_QUEUE, {"prefix": QUEUE_PREFIX, "task": TASK, "delay_s": delay_s, "ids": sorted(ids)})

@@ -232,7 +232,9 @@ def _results(connection: Connection, keys: Sequence[str]) -> dict[str, tuple[Wid
     """What the last round of each profile measured."""
     row, campaigns = ComputeMeasurementRow, {campaign_of(key): key for key in keys}
     query = (
-        select(row.campaign, row.index, row.forward_ms, row.backward_ms, row.environment, MeasuredTableRow.embedding_dim)
+        select(
+            row.campaign, row.index, row.forward_ms, row.backward_ms, row.environment, MeasuredTableRow.embedding_dim
+        )
         .join(MeasuredTableRow, MeasuredTableRow.measurement_id == row.id)
         .where(row.campaign.in_(campaigns))
         .order_by(row.campaign, row.index.desc())
@@ -241,9 +243,7 @@ def _results(connection: Connection, keys: Sequence[str]) -> dict[str, tuple[Wid
     for campaign, _, forward_ms, backward_ms, environment, width in connection.execute(query):
         result = WidthResult(width, forward_ms, backward_ms, NOISY in environment)
         by_key.setdefault(campaigns[campaign], {}).setdefault(width, result)
-    return {
-        key: tuple(sorted(found.values(), key=lambda result: -result.width)) for key, found in by_key.items()
-    }
+    return {key: tuple(sorted(found.values(), key=lambda result: -result.width)) for key, found in by_key.items()}
 
 
 def _stored(row: RowMapping, results: tuple[WidthResult, ...]) -> StoredProfile:

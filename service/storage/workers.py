@@ -36,7 +36,7 @@ _NOTE_ENDED = text(
 )
 _FORGET = text("DELETE FROM workers WHERE ended_at < now() - make_interval(days => :days)")
 
-_STATES = text("SELECT hardware, state, count(*), sum(failures) FROM profiles GROUP BY hardware, state")
+_STATES = text("SELECT hardware, state, count(*), sum(rounds), sum(failures) FROM profiles GROUP BY hardware, state")
 _WAITING = text(
     """
     SELECT hardware, extract(epoch FROM now() - min(queued_at)) FROM profiles
@@ -57,13 +57,15 @@ class QueueState:
 
     Attributes:
         profiles: profiles in each state.
-        failures: failed tries ever.
+        measured: times that a profile was measured.
+        failures: tries that failed.
         oldest_s: seconds since the oldest profile that waits or is measured was asked for.
         stalled: profiles whose job is gone or with a worker without heartbeats.
         live_workers: workers with a heartbeat; 0 where there was one within days.
     """
 
     profiles: Mapping[tuple[str, str], int]
+    measured: Mapping[str, int]
     failures: Mapping[str, int]
     oldest_s: Mapping[str, float]
     stalled: Mapping[str, int]
@@ -128,15 +130,17 @@ class WorkerRepository:
         with storage_errors(), self._engine.connect() as connection:
             connection.execute(text("SET LOCAL statement_timeout = '2s'"))
             states = connection.execute(_STATES).all()
-            live = {hardware: count for hardware, count in connection.execute(_LIVE, self._alive)}
+            live = dict(connection.execute(_LIVE, self._alive).tuples().all())
             waiting = {hardware: float(age) for hardware, age in connection.execute(_WAITING)}
-            stalled = {hardware: count for hardware, count in connection.execute(_STALLED, self._alive)}
+            stalled = dict(connection.execute(_STALLED, self._alive).tuples().all())
         known = {hardware for hardware, *_ in states} | set(live)
-        failures: dict[str, int] = {}
-        for hardware, _, _, failed in states:
-            failures[hardware] = failures.get(hardware, 0) + int(failed)
+        measured, failures = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+        for hardware, _, _, rounds, failed in states:
+            measured[hardware] += int(rounds)
+            failures[hardware] += int(failed)
         return QueueState(
-            profiles={(hardware, state): count for hardware, state, count, _ in states},
+            profiles={(hardware, state): count for hardware, state, count, *_ in states},
+            measured=measured,
             failures=failures,
             oldest_s={hardware: waiting.get(hardware, 0.0) for hardware in known},
             stalled={hardware: stalled.get(hardware, 0) for hardware in known},

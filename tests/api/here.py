@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner
 from service.api.planning import ModelVersions, Planning
+from service.api.profiling import NoSink, NoveltySink
 from service.domain.deadline import Deadline
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import PlanStore
@@ -72,6 +73,7 @@ def planning_with(
     clock: Clock | None = None,
     metrics: Metrics | None = None,
     source: FakeStore | None = None,
+    novel: NoveltySink | None = None,
 ) -> Planning:
     """Planning with fake cost models over what is given, of which a test needs parts only."""
     metrics = metrics or fresh_metrics()
@@ -81,6 +83,7 @@ def planning_with(
         plans=plans,
         limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
         metrics=metrics,
+        novel=novel or NoSink(),
         clock=clock or Clock(),
     )
 
