@@ -207,10 +207,8 @@ def alone_on(device: Device) -> Iterator[None]:
 
     The kernel ends the hold with the process. A worker that is bound to no cores waits for none.
     """
-    if device.name.startswith("cuda"):
-        names = [f"gpu-{_own_gpu()}"]
-    else:
-        names = [f"core-{cpu}" for cpu in sorted(device.cpus)]
+    gpu = f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}" if device.name.startswith("cuda") else None
+    names = [gpu] if gpu else [f"core-{cpu}" for cpu in sorted(device.cpus)]
     with contextlib.ExitStack() as holds:
         for name in names:
             path = Path(tempfile.gettempdir(), f"shardwright-{os.geteuid()}-{name}.lock")
@@ -218,7 +216,3 @@ def alone_on(device: Device) -> Iterator[None]:
             holds.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _own_gpu() -> str:
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "0")

@@ -73,6 +73,8 @@ class Supervisor:
             _log.warning("the queue cannot be reached", extra={"fields": {"cause": error.detail}})
             # Heartbeats were lost with the database: who is alive shows in a while.
             self._next_sweep = time.monotonic() + self._stalled_s
+            for place in self._places:
+                place.heard = self._next_sweep
         except Exception:
             _log.exception("looking after the queue failed")
 
@@ -88,10 +90,15 @@ class Supervisor:
             fields = {"queued": swept.queued, "parked": swept.parked, "expired": swept.expired}
             _log.warning("profiles were found without a live worker, or too old", extra={"fields": fields})
         for place in self._places:
-            age = self._workers.heartbeat_age_s(socket.gethostname(), place.pid) if place.pid else None
-            if age is not None and age > _HUNG * self._stalled_s:
-                _log.error("a worker hangs and is ended", extra={"fields": {"pid": place.pid, "heartbeat_s": age}})
-                place.kill()
+            self._end_if_it_hangs(place)
+
+    def _end_if_it_hangs(self, place: "_Place") -> None:
+        """Ends a process that runs and was not heard of for long: its device would serve nobody."""
+        if place.pid and self._workers.heartbeat_age_s(socket.gethostname(), place.pid) is not None:
+            place.heard = time.monotonic()
+        elif place.pid and time.monotonic() - place.heard > _HUNG * self._stalled_s:
+            _log.error("a worker hangs and is ended", extra={"fields": {"pid": place.pid}})
+            place.kill()
 
     def _stop(self) -> None:
         for place in self._places:
@@ -103,10 +110,16 @@ class Supervisor:
 
 
 class _Place:
-    """A place for one worker's process; it stays empty for a while after each end that came soon."""
+    """A place for one worker's process; it stays empty for a while after each end, longer where that came soon.
+
+    Attributes:
+        spec: of the worker.
+        heard: when the process was last known to send heartbeats, on the monotonic clock.
+    """
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
+        self.heard = 0.0
         self._process: SpawnProcess | None = None
         self._began = 0.0
         self._pause = _FIRST_PAUSE_S / 2
@@ -156,4 +169,4 @@ class _Place:
             process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._process, self._began = process, now
+        self._process, self._began, self.heard = process, now, now

@@ -4,8 +4,7 @@ A worker may write as long as the profile names its job: whoever takes a job awa
 a worker which was stopped for too long finds its claim gone, whatever it does then.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, text
@@ -14,14 +13,10 @@ from service.domain.errors import ShardwrightError
 from service.domain.measurements import ComputeMeasurement
 from service.domain.profiles import TableProfile, configured_profile
 from service.domain.tables import Optimizer
-from service.storage.engine import storage_errors
 from service.storage.measurements import insert_compute
-from service.storage.profile_queue import CARRIED, LIVE_WORKER, TASK, queue
+from service.storage.profile_queue import CARRIED, LIVE_WORKER, TASK, queue, short_transaction
 
 _BACK_OFF = 4
-
-# A process that is stopped in the middle of a transaction must not keep its locks.
-_BOUND_IDLENESS = text("SET LOCAL idle_in_transaction_session_timeout = '10s'")
 
 _CLAIM = text(
     """
@@ -143,7 +138,7 @@ class ClaimRepository:
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
-        with self._transaction() as connection:
+        with short_transaction(self._engine) as connection:
             found = connection.execute(_CLAIM, {"id": key, "job": job, "worker": worker}).one_or_none()
         if found is None:
             return None
@@ -163,7 +158,7 @@ class ClaimRepository:
             StorageUnavailable: the database cannot be reached; whether it was stored is not known.
         """
         values = {"id": claim.key, "job": claim.job, "rows": rows, "days": self._retries.expires_days}
-        with self._transaction() as connection:
+        with short_transaction(self._engine) as connection:
             if connection.execute(_MEASURED, values).rowcount:
                 if insert_compute(connection, measurements) != len(measurements):
                     raise ShardwrightError(f"measurements of profile {claim.key} are stored already")
@@ -177,7 +172,7 @@ class ClaimRepository:
             LostClaim: the profile was given to another worker meanwhile.
             StorageUnavailable: the database cannot be reached.
         """
-        with self._transaction() as connection:
+        with short_transaction(self._engine) as connection:
             return self._failed(connection, claim.key, claim.job, error)
 
     def give_back(self, claim: Claim) -> None:
@@ -187,7 +182,7 @@ class ClaimRepository:
             LostClaim: the profile was given to another worker meanwhile.
             StorageUnavailable: the database cannot be reached.
         """
-        with self._transaction() as connection:
+        with short_transaction(self._engine) as connection:
             if connection.scalar(_GIVEN_BACK, {"id": claim.key, "job": claim.job}) is None:
                 raise LostClaim(f"profile {claim.key} is no longer job {claim.job}'s", profile=claim.key)
             queue(connection, [claim.key])
@@ -200,7 +195,7 @@ class ClaimRepository:
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
-        with self._transaction() as connection:
+        with short_transaction(self._engine) as connection:
             alive = {"alive_s": self._retries.stalled_s}
             queued = parked = 0
             for found in connection.execute(_STRANDED, alive).all():
@@ -224,9 +219,3 @@ class ClaimRepository:
             return True
         queue(connection, [key], self._retries.delay_s(attempts))
         return False
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        with storage_errors(), self._engine.begin() as connection:
-            connection.execute(_BOUND_IDLENESS)
-            yield connection

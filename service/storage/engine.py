@@ -97,7 +97,9 @@ def build_unpooled_engine(
 
 
 def libpq_parameters(url: str | URL, application_name: str) -> tuple[str, dict[str, Any]]:
-    """A URL for libpq and what connections get besides, for a pool that is not SQLAlchemy's; time limits as in ``build_engine``.
+    """A URL for libpq and what connections get besides, for a pool that is not SQLAlchemy's.
+
+    Time limits are those of ``build_engine``.
 
     Raises:
         InvalidDatabaseUrl: the URL is malformed or of another database.

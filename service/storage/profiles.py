@@ -20,7 +20,7 @@ from service.domain.profiles import (
     campaign_of,
 )
 from service.storage.engine import storage_errors
-from service.storage.profile_queue import LIVE_WORKER, queue
+from service.storage.profile_queue import LIVE_WORKER, queue, short_transaction
 from service.storage.rows import (
     ComputeMeasurementRow,
     MeasuredTableRow,
@@ -37,21 +37,17 @@ _QUEUED_TODAY = text(
     "SELECT count(*) FROM profiles WHERE requested_by = :caller AND queued_at >= date_trunc('day', now(), 'UTC')"
 )
 _SECONDS_LEFT = text("SELECT extract(epoch FROM date_trunc('day', now(), 'UTC') + interval '1 day' - now())::int + 1")
+_FRESH = """
+    attempts = 0, error = NULL, started_at = NULL, finished_at = NULL, rows_measured = NULL, queued_at = now(),
+    expires_at = now() + make_interval(secs => 86400 * :days)
+"""
 _ASKED_ANEW = text(
-    f"""
-    UPDATE profiles SET requested_by = :caller, queued_at = now(), attempts = 0, error = NULL, started_at = NULL,
-        finished_at = NULL, rows_measured = NULL, expires_at = now() + make_interval(secs => 86400 * :days)
-    WHERE id = ANY(:ids) AND {_MAY_BE_QUEUED} RETURNING id
-    """  # noqa: S608
+    f"UPDATE profiles SET requested_by = :caller, {_FRESH} WHERE id = ANY(:ids) AND {_MAY_BE_QUEUED} RETURNING id"  # noqa: S608
+)
+_AGAIN = text(
+    f"UPDATE profiles SET {_FRESH} WHERE id = ANY(:ids) AND state IN ('parked', 'expired') RETURNING id"  # noqa: S608
 )
 _SERVED = text(f"SELECT DISTINCT hardware FROM workers WHERE id IN ({LIVE_WORKER}) ORDER BY hardware")  # noqa: S608
-_AGAIN = text(
-    """
-    UPDATE profiles SET attempts = 0, error = NULL, started_at = NULL, finished_at = NULL, rows_measured = NULL,
-        queued_at = now(), expires_at = now() + make_interval(secs => 86400 * :days)
-    WHERE id = ANY(:ids) AND state IN ('parked', 'expired') RETURNING id
-    """
-)
 
 
 class ProfileRepository:
@@ -68,7 +64,7 @@ class ProfileRepository:
             NoWorker: there are new ones, and no live worker serves their hardware.
             StorageUnavailable: the database cannot be reached.
         """
-        with storage_errors(), self._engine.begin() as connection:
+        with short_transaction(self._engine) as connection:
             return _queue_new(connection, _by_key(profiles), caller, terms, whole=False)
 
     def request(self, named: Sequence[tuple[str, TableProfile]], caller: str, terms: ProfileTerms) -> ProfileRequest:
@@ -86,7 +82,7 @@ class ProfileRepository:
         """
         keys = [(name, profile.key) for name, profile in named]
         request_id = content_hash({"caller": caller, "profiles": keys})
-        with storage_errors(), self._engine.begin() as connection:
+        with short_transaction(self._engine) as connection:
             _queue_new(connection, _by_key(profile for _, profile in named), caller, terms, whole=True)
             _store_request(connection, request_id, keys, caller)
             return _request(connection, request_id)
@@ -130,7 +126,7 @@ class ProfileRepository:
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
-        with storage_errors(), self._engine.begin() as connection:
+        with short_transaction(self._engine) as connection:
             values = {"ids": list(keys), "days": terms.expires_days}
             found = sorted(connection.scalars(_AGAIN, values))
             queue(connection, found)

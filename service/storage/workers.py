@@ -130,9 +130,9 @@ class WorkerRepository:
         with storage_errors(), self._engine.connect() as connection:
             connection.execute(text("SET LOCAL statement_timeout = '2s'"))
             states = connection.execute(_STATES).all()
-            live = dict(connection.execute(_LIVE, self._alive).tuples().all())
+            live = {hardware: int(count) for hardware, count in connection.execute(_LIVE, self._alive)}
             waiting = {hardware: float(age) for hardware, age in connection.execute(_WAITING)}
-            stalled = dict(connection.execute(_STALLED, self._alive).tuples().all())
+            stalled = {hardware: int(count) for hardware, count in connection.execute(_STALLED, self._alive)}
         known = {hardware for hardware, *_ in states} | set(live)
         measured, failures = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
         for hardware, _, _, rounds, failed in states:
