@@ -5,6 +5,7 @@ import logging
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from types import FrameType
@@ -174,10 +175,11 @@ def build_supervisor(
     retries = Retries(
         settings.profile_tries, settings.profile_retry_s, settings.profile_expires_days, settings.worker_stalled_s
     )
-    memory_bytes = int(settings.worker_memory_gib * 2**30)
+    name, memory_bytes = uuid.uuid4().hex, int(settings.worker_memory_gib * 2**30)
     specs = [
         WorkerSpec(
             database_url=engine.url.render_as_string(hide_password=False),
+            supervisor=name,
             hardware=hardware,
             measuring=MeasuringSpec(device, memory_bytes, settings.profile_noisy_spread, bench),
             retries=retries,

@@ -71,6 +71,7 @@ def _create_workers() -> None:
     op.create_table(
         "workers",
         sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("supervisor", sa.Text(), nullable=False),
         sa.Column("host", sa.Text(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=False),
         sa.Column("hardware", sa.Text(), nullable=False),

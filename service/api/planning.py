@@ -29,7 +29,7 @@ from service.api.stored_plans import plan_diff, running_plan
 from service.cost_models.analytic import is_analytic
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.plan import LEARNED, Algorithm, Running
+from service.domain.plan import LEARNED, Algorithm, Problem, Running
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
@@ -225,8 +225,9 @@ class Planning:
         stored, lost_s = self._looked_up(plan_id)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(request, stored)
+        problem = posed_problem(request)
         try:
-            result = self._made(request, running, versions, arrived + (lost_s or 0.0))
+            result = self._made(request, problem, running, versions, arrived + (lost_s or 0.0))
         except (NoPlanInTime, PlannerBusy):
             if stored is None:
                 raise
@@ -240,7 +241,7 @@ class Planning:
         if lost_s is not None:
             return self._unsaved(answer)
         kept = self._kept(request, content, answer)
-        self._novel.met(posed_problem(request), result.novelty)
+        self._novel.met(problem, result.novelty)
         return kept
 
     def _looked_up(self, plan_id: str) -> tuple[StoredPlan | None, float | None]:
@@ -256,9 +257,14 @@ class Planning:
         return stored.answer
 
     def _made(
-        self, request: PlanRequest, running: Running | None, versions: Mapping[str, str], began: float
+        self,
+        request: PlanRequest,
+        problem: Problem,
+        running: Running | None,
+        versions: Mapping[str, str],
+        began: float,
     ) -> PlanResult:
-        problem, deadline = posed_problem(request), self._deadline(began, request.time_limit_ms)
+        deadline = self._deadline(began, request.time_limit_ms)
         return self._planner.plan(problem, versions, request.algorithm, request.seed, deadline, running)
 
     def _deadline(self, began: float, limit_ms: int | None = None) -> Deadline:

@@ -60,9 +60,14 @@ def worker(
     """
     from service import wiring
     from service.jobs.measuring import Device
+    from service.profiling.devices import refuse_device
 
     names = device or ["cpu"]
     if cpus and names != ["cpu"]:
         raise typer.BadParameter("binds workers on the CPU: leave it out, or --device", param_hint="--cpus")
+    if len(set(names)) < len(names):
+        raise typer.BadParameter("a device has one worker: give each once", param_hint="--device")
+    for name in names:
+        refuse_device(hardware, name)
     devices = [Device("cpu", cpu_set(text)) for text in cpus] if cpus else [Device(name) for name in names]
     wiring.work(settings_with(data_dir=data_dir, worker_memory_gib=memory_gib), hardware, devices)

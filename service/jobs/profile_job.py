@@ -45,12 +45,12 @@ class ProfileJob:
         Raises:
             StorageUnavailable: the database was away too long; the sweep finds the profile.
         """
-        if self._resting:
-            self._resting.cancel()
         claim = await asyncio.to_thread(self._claims.claim, key, job, worker)
         if claim is None:
             _log.info("the profile is no longer this job's", extra=_fields(key, job))
             return
+        if self._resting:
+            self._resting.cancel()
         try:
             await self._measured(claim)
         except LostClaim as error:

@@ -2,10 +2,10 @@
 
 import logging
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.context import SpawnProcess
 
@@ -39,7 +39,7 @@ class Supervisor:
         """Starts nothing yet.
 
         Args:
-            specs: of the workers, one a device.
+            specs: of the workers, one a device, all with this supervisor's name.
             claims: swept every ``sweep_s`` seconds.
             workers: where a worker that ended is noted.
             sweep_s: seconds between sweeps.
@@ -48,6 +48,7 @@ class Supervisor:
         self._claims = claims
         self._workers = workers
         self._sweep_s = sweep_s
+        self._name = specs[0].supervisor
         self._stalled_s = specs[0].retries.stalled_s
         self._next_sweep = time.monotonic()
 
@@ -58,7 +59,7 @@ class Supervisor:
                 for place in self._places:
                     ended = place.look()
                     if ended is not None:
-                        self._reached(lambda pid=ended: self._note_end(pid))  # type: ignore[misc]
+                        self._reached(partial(self._note_end, ended))
                 if time.monotonic() >= self._next_sweep:
                     self._next_sweep = time.monotonic() + self._sweep_s
                     self._reached(self._sweep)
@@ -80,7 +81,7 @@ class Supervisor:
 
     def _note_end(self, pid: int) -> None:
         """Has the next sweep find what a process held that is known to be gone."""
-        self._workers.end(socket.gethostname(), pid)
+        self._workers.end(self._name, pid)
         self._next_sweep = time.monotonic()
 
     def _sweep(self) -> None:
@@ -94,7 +95,7 @@ class Supervisor:
 
     def _end_if_it_hangs(self, place: "_Place") -> None:
         """Ends a process that runs and was not heard of for long: its device would serve nobody."""
-        if place.pid and self._workers.heartbeat_age_s(socket.gethostname(), place.pid) is not None:
+        if place.pid and self._workers.heartbeat_age_s(self._name, place.pid) is not None:
             place.heard = time.monotonic()
         elif place.pid and time.monotonic() - place.heard > _HUNG * self._stalled_s:
             _log.error("a worker hangs and is ended", extra={"fields": {"pid": place.pid}})

@@ -5,10 +5,13 @@ import logging
 import os
 import signal
 import socket
+import sys
 from dataclasses import dataclass
 from multiprocessing import parent_process
 
+from procrastinate.exceptions import ConnectorException
 from procrastinate.worker import Worker
+from psycopg_pool import PoolTimeout
 
 from service.domain.errors import StorageUnavailable
 from service.domain.profiles import queue_of
@@ -33,6 +36,7 @@ class WorkerSpec:
 
     Attributes:
         database_url: where the queue is.
+        supervisor: name of the parent, unlike any other's.
         hardware: whose profiles it measures.
         measuring: how and on which device.
         retries: how failed tries are repeated.
@@ -44,6 +48,7 @@ class WorkerSpec:
     """
 
     database_url: str
+    supervisor: str
     hardware: str
     measuring: MeasuringSpec
     retries: Retries
@@ -59,7 +64,12 @@ def main(spec: WorkerSpec) -> None:
     structured_logging.configure(spec.log_level)
     # It tells of every job; what came of those is logged here.
     logging.getLogger("procrastinate").setLevel(logging.WARNING)
-    asyncio.run(_work(spec))
+    try:
+        asyncio.run(_work(spec))
+    except (ConnectorException, PoolTimeout) as error:
+        # The database is away, or forgot this worker while it was stopped: the supervisor starts another.
+        _log.error("the worker lost the queue", extra={"fields": {"cause": repr(error.__cause__ or error)}})
+        sys.exit(1)
 
 
 async def _work(spec: WorkerSpec) -> None:
@@ -117,13 +127,12 @@ async def _attend(worker: Worker, workers: WorkerRepository, spec: WorkerSpec, s
     try:
         while worker.worker_id is None:
             await asyncio.sleep(_REGISTRATION_POLL_S)
-        host, pid = socket.gethostname(), os.getpid()
-        device = str(spec.measuring.device)
-        await asyncio.to_thread(workers.register, worker.worker_id, host, pid, spec.hardware, device)
+        host, pid, device = socket.gethostname(), os.getpid(), str(spec.measuring.device)
+        await asyncio.to_thread(workers.register, worker.worker_id, spec.supervisor, host, pid, spec.hardware, device)
         _log.info("working", extra={"fields": {"worker": worker.worker_id, "device": device}})
         while not await _happens(stop, spec.heartbeat_s):
             missing = _SIDE_TASKS - {task.get_name() for task in asyncio.all_tasks()}
-            if missing or await _forgotten(workers, host, pid):
+            if missing or await _forgotten(workers, spec.supervisor, pid):
                 _log.warning("the worker starts anew", extra={"fields": {"missing": sorted(missing)}})
                 return
     except StorageUnavailable as error:
@@ -140,8 +149,8 @@ async def _happens(event: asyncio.Event, within_s: float) -> bool:
     return True
 
 
-async def _forgotten(workers: WorkerRepository, host: str, pid: int) -> bool:
+async def _forgotten(workers: WorkerRepository, supervisor: str, pid: int) -> bool:
     try:
-        return await asyncio.to_thread(workers.heartbeat_age_s, host, pid) is None
+        return await asyncio.to_thread(workers.heartbeat_age_s, supervisor, pid) is None
     except StorageUnavailable:
         return False

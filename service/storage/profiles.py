@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, select, text
+from sqlalchemy import Connection, Engine, RowMapping, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.measurements import NOISY
@@ -220,7 +220,7 @@ def _request(connection: Connection, request_id: str) -> ProfileRequest:
 def _profiles(connection: Connection, keys: Sequence[str]) -> dict[str, StoredProfile]:
     """Profiles by key, with their results."""
     results = _results(connection, keys)
-    rows = connection.execute(select(ProfileRow.__table__).where(ProfileRow.id.in_(keys))).mappings()
+    rows = connection.execute(select(ProfileRow.__table__).where(ProfileRow.id == func.any(list(keys)))).mappings()
     return {row["id"]: _stored(row, results.get(row["id"], ())) for row in rows}
 
 
@@ -232,7 +232,7 @@ def _results(connection: Connection, keys: Sequence[str]) -> dict[str, tuple[Wid
             row.campaign, row.index, row.forward_ms, row.backward_ms, row.environment, MeasuredTableRow.embedding_dim
         )
         .join(MeasuredTableRow, MeasuredTableRow.measurement_id == row.id)
-        .where(row.campaign.in_(campaigns))
+        .where(row.campaign == func.any(list(campaigns)))
         .order_by(row.campaign, row.index.desc())
     )
     by_key: dict[str, dict[int, WidthResult]] = {}

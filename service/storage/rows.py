@@ -196,6 +196,7 @@ class WorkerRow(Row):
     __table_args__ = (_positive("pid"),)
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    supervisor: Mapped[str]
     host: Mapped[str]
     pid: Mapped[int]
     hardware: Mapped[str] = mapped_column(index=True)

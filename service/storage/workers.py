@@ -16,13 +16,13 @@ from service.storage.rows import WorkerRow
 _HEARTBEAT_AGE = text(
     """
     SELECT extract(epoch FROM now() - last_heartbeat) FROM procrastinate_workers WHERE id IN
-        (SELECT id FROM workers WHERE host = :host AND pid = :pid AND ended_at IS NULL)
+        (SELECT id FROM workers WHERE supervisor = :supervisor AND pid = :pid AND ended_at IS NULL)
     """
 )
 _END = text(
     """
     DELETE FROM procrastinate_workers WHERE id IN
-        (SELECT id FROM workers WHERE host = :host AND pid = :pid AND ended_at IS NULL)
+        (SELECT id FROM workers WHERE supervisor = :supervisor AND pid = :pid AND ended_at IS NULL)
     """
 )
 _PRUNE = text(
@@ -80,34 +80,41 @@ class WorkerRepository:
         self._engine = engine
         self._alive = {"alive_s": alive_s}
 
-    def register(self, worker: int, host: str, pid: int, hardware: str, device: str) -> None:
-        """Notes a worker under the queue's id for it.
+    def register(self, worker: int, supervisor: str, host: str, pid: int, hardware: str, device: str) -> None:
+        """Notes a worker under the queue's id for it; ``supervisor`` is unlike any other's name.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
-        values = {"id": worker, "host": host, "pid": pid, "hardware": hardware, "device": device}
+        values = {
+            "id": worker,
+            "supervisor": supervisor,
+            "host": host,
+            "pid": pid,
+            "hardware": hardware,
+            "device": device,
+        }
         with storage_errors(), self._engine.begin() as connection:
             connection.execute(insert(WorkerRow).values(values))
 
-    def heartbeat_age_s(self, host: str, pid: int) -> float | None:
+    def heartbeat_age_s(self, supervisor: str, pid: int) -> float | None:
         """Seconds since a process's last heartbeat; None where it is not registered, or no longer.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         with storage_errors(), self._engine.connect() as connection:
-            found = connection.scalar(_HEARTBEAT_AGE, {"host": host, "pid": pid})
+            found = connection.scalar(_HEARTBEAT_AGE, {"supervisor": supervisor, "pid": pid})
             return None if found is None else float(found)
 
-    def end(self, host: str, pid: int) -> None:
+    def end(self, supervisor: str, pid: int) -> None:
         """Notes that a process is gone, before its heartbeats would tell.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         with storage_errors(), self._engine.begin() as connection:
-            connection.execute(_END, {"host": host, "pid": pid})
+            connection.execute(_END, {"supervisor": supervisor, "pid": pid})
             connection.execute(_NOTE_ENDED)
 
     def prune(self, keep_days: int = 7) -> None:

@@ -33,12 +33,23 @@ def test_cores_are_read_as_ranges_and_lists(monkeypatch: pytest.MonkeyPatch) -> 
         (["--hardware", "x", "--device", "tpu"], "tpu"),
         (["--hardware", "x", "--device", "cuda:0", "--cpus", str(CORES[0])], "--cpus"),
         (["--hardware", "x", "--cpus", "100000"], "may run on"),
+        (["--hardware", "x", "--device", "cpu", "--device", "cpu"], "one worker"),
     ],
 )
 def test_what_a_worker_cannot_do_is_said_before_anything_starts(arguments: list[str], said: str) -> None:
     ended = CliRunner().invoke(app, ["worker", *arguments])
     assert ended.exit_code == 2
     assert said in ended.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--hardware", "h100"], "is a GPU"), (["--hardware", "x", "--device", "cuda:77"], "there is no cuda:77")],
+)
+def test_a_device_that_is_not_there_or_not_that_hardware_is_refused(arguments: list[str], said: str) -> None:
+    ended = CliRunner().invoke(app, ["worker", *arguments])
+    assert ended.exit_code == 1
+    assert said in str(ended.exception)
 
 
 def test_operators_list_show_and_retry_profiles(

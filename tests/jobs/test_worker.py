@@ -170,8 +170,11 @@ def test_without_a_live_worker_the_figures_say_so(engine: Engine, database_url: 
 
 
 def test_a_worker_that_was_stopped_too_long_writes_nothing(engine: Engine, database_url: str, tmp_path: Path) -> None:
-    asked, limit = lasting(2), {"SHARDWRIGHT_WORKER_STALLED_S": "4"}
-    with supervised(database_url, tmp_path, **limit) as first, supervised(database_url, tmp_path, **limit) as second:
+    asked = lasting(2)
+    with (
+        supervised(database_url, tmp_path, SHARDWRIGHT_WORKER_STALLED_S="4") as first,
+        supervised(database_url, tmp_path, SHARDWRIGHT_WORKER_STALLED_S="4") as second,
+    ):
         wait_for(lambda: len(worker_pids(engine)) == 2, PATIENCE_S)
         queued(engine, asked)
         wait_until_measuring(first, asked)

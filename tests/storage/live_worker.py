@@ -16,7 +16,7 @@ def live_worker(engine: Engine, hardware: str, age_s: float = 0.0) -> int:
             INSERT INTO procrastinate_workers (last_heartbeat) VALUES (now() - make_interval(secs => :age)) RETURNING id
         """
         worker = int(connection.scalar(text(statement), {"age": age_s}) or 0)
-    WorkerRepository(engine, 30).register(worker, "host", next(_pids), hardware, "cpu")
+    WorkerRepository(engine, 30).register(worker, "supervisor", "host", next(_pids), hardware, "cpu")
     return worker
 
 
