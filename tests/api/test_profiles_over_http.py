@@ -1,9 +1,13 @@
 """/profiles over HTTP, and the tables that plans and estimates have measured."""
 
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,17 +17,19 @@ from sqlalchemy import Engine, text
 from service.api.profiling import NovelTables
 from service.domain.errors import StorageUnavailable
 from service.domain.plan import Problem
-from service.domain.profiles import ProfileRequest, ProfileTerms
+from service.domain.profiles import ProfileRequest, ProfileState, ProfileTerms
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.storage.claims import ClaimRepository
+from service.storage.profiles import ProfileRepository
 from service.wiring import running_app
 from tests.api.here import fresh_metrics
-from tests.api.processes import wait_for
+from tests.api.processes import clean_environment, wait_for
 from tests.api.support import FACTORY, GIB, kind, listening, pointers, request, settings, table
 from tests.storage.live_worker import fetched, live_worker
 from tests.storage.test_claims import RETRIES, measured
 
+ROOT = Path(__file__).resolve().parents[2]
 NEW = 20_000_000
 """Rows of a table that the fake model finds new, see ``FakeCompute.novelty``."""
 
@@ -180,6 +186,53 @@ def test_two_replicas_that_plan_the_same_new_tables_at_once_queue_each_once(engi
 def _met(client: httpx.Client) -> float:
     lines = client.get("/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("shardwright_novel_tables_total"))
+
+
+def test_what_a_killed_service_had_promised_is_kept(engine: Engine, database_url: str, tmp_path: Path) -> None:
+    live_worker(engine, "fake")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = clean_environment(DATABASE_URL=database_url, PORT=str(port), SHARDWRIGHT_PLANNER_PROCESSES="1")
+    with (tmp_path / "log").open("w") as log:
+        command = [sys.executable, "-m", "tests.api.serve_fake"]
+        service = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log)
+    promised: list[str] = []
+
+    def ask(client: httpx.Client, number: int) -> None:
+        for i in range(1, 200):
+            try:
+                answer = client.post("/profiles", json=body(table("t", num_embeddings=1000 * number + i)))
+            except httpx.TransportError:
+                return
+            if answer.status_code == 202:
+                promised.append(answer.json()["request_id"])
+
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
+        try:
+            wait_for(lambda: _is_up(client), 60)
+            with ThreadPoolExecutor(4) as pool:
+                asked = [pool.submit(ask, client, number) for number in range(4)]
+                wait_for(lambda: len(promised) > 20, 60)
+                service.kill()
+                for each in asked:
+                    each.result()
+        finally:
+            service.kill()
+            service.wait()
+    for request_id in promised:
+        kept = ProfileRepository(engine).get_request(request_id)
+        assert kept is not None
+        assert [profile.state for _, profile in kept.profiles] == [ProfileState.QUEUED]
+    queued = count(engine, "profiles WHERE state = 'queued'")
+    assert queued >= len(promised)
+    assert count(engine, "procrastinate_jobs WHERE id IN (SELECT claim FROM profiles)") == queued
+
+
+def _is_up(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.ConnectError:
+        return False
 
 
 def test_the_queue_shows_in_the_metrics(client: httpx.Client, engine: Engine) -> None:

@@ -47,7 +47,10 @@ def test_a_service_with_a_worker_measures_what_it_is_asked_to_and_stops_as_a_who
         **QUICK,
     )
     log = server_folder / "log"
-    with log.open("w") as errors, httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    with (
+        log.open("w") as errors,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client,
+    ):
         command = [sys.executable, "-m", "service", "serve", "--worker"]
         served = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, start_new_session=True)
         try:
