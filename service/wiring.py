@@ -5,11 +5,9 @@ import logging
 import signal
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -31,23 +29,20 @@ from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.domain.profiles import ProfileTerms
-from service.jobs.measuring import OPERATOR_BENCH, Device, MeasuringSpec
+from service.jobs.measuring import OPERATOR_BENCH, Device
 from service.settings import Settings
 from service.storage import migrate
-from service.storage.claims import ClaimRepository, Retries
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
 from service.storage.profiles import ProfileRepository
 from service.storage.workers import WorkerRepository
+from service.supervision import build_supervisor, supervised
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
 from service.telemetry.queue_metrics import QueueCollector
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, make_plan
-
-if TYPE_CHECKING:
-    from service.jobs.supervisor import Supervisor
 
 MODEL_STORE = "service.registry.store:ModelStore"
 
@@ -162,50 +157,6 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
     with _stop_signals() as stop, database(settings) as engine:
         migrate.upgrade(engine)
         build_supervisor(settings, engine, hardware, devices, bench).run(stop.wanted)
-
-
-def build_supervisor(
-    settings: Settings, engine: Engine, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH
-) -> "Supervisor":
-    """A supervisor of one worker a device, on the database of an engine."""
-    # Whatever only plans or serves does without the queue's packages.
-    from service.jobs.supervisor import Supervisor
-    from service.jobs.worker import WorkerSpec
-
-    retries = Retries(
-        settings.profile_tries, settings.profile_retry_s, settings.profile_expires_days, settings.worker_stalled_s
-    )
-    name, memory_bytes = uuid.uuid4().hex, int(settings.worker_memory_gib * 2**30)
-    specs = [
-        WorkerSpec(
-            database_url=engine.url.render_as_string(hide_password=False),
-            supervisor=name,
-            hardware=hardware,
-            measuring=MeasuringSpec(device, memory_bytes, settings.profile_noisy_spread, bench),
-            retries=retries,
-            heartbeat_s=settings.worker_heartbeat_s,
-            poll_s=settings.worker_poll_s,
-            job_timeout_s=settings.worker_job_timeout_s,
-            shutdown_s=settings.worker_shutdown_s,
-            log_level=settings.log_level,
-        )
-        for device in devices
-    ]
-    workers = WorkerRepository(engine, settings.worker_stalled_s)
-    return Supervisor(specs, ClaimRepository(engine, retries), workers, settings.worker_sweep_s)
-
-
-@contextlib.contextmanager
-def supervised(supervisor: "Supervisor") -> Iterator[None]:
-    """A supervisor at work in a thread; it stops its workers at the end."""
-    stop = threading.Event()
-    thread = threading.Thread(target=supervisor.run, args=(stop,), name="supervisor")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import queue
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -94,7 +95,8 @@ class NovelTables:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ends the thread once what was found is queued, or a few seconds have passed."""
-        self._found.put(_Over())
+        with suppress(queue.Full):
+            self._found.put(_Over(), timeout=_LAST_WORDS_S)
         self._thread.join(_LAST_WORDS_S)
 
     def met(self, problem: Problem, novelty: Sequence[float]) -> None:
