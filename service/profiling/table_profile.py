@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from service.domain.errors import MeasurementRefused
 from service.domain.measurements import NOISY, STANDS_FOR, ComputeMeasurement, table_part
 from service.domain.plan import Problem, content_hash
 from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile, campaign_of
@@ -73,7 +74,14 @@ def _cut_to_memory(profile: TableProfile, limit_bytes: int) -> tuple[Table, int 
     """The table with as many of its rows as fit, and how many those are where they are not all."""
     topology = Topology(profile.hardware, (limit_bytes,))
     problem = Problem((profile.table,), topology, profile.batch_size, profile.optimizer)
-    cap = rows_cap(problem, [[profile.table]], limit_bytes, shared=True)
+    try:
+        cap = rows_cap(problem, [[profile.table]], limit_bytes, shared=True)
+    except MeasurementRefused as error:
+        raise MeasurementRefused(
+            f"the table needs {error.data['needed_bytes'] / 2**30:.2f} GiB however few rows are kept, the worker may "
+            f"use {limit_bytes / 2**30:.2f} GiB: start one with more --memory-gib, or ask for a smaller batch",
+            **error.data,
+        ) from error
     (table,) = capped(problem, cap).tables
     return table, None if cap is None else table.num_embeddings
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_tables_are_measured_at_their_widths_with_rows_cut_to_memory(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     small, large, adam = table_profile(1_000), table_profile(4_000_000), table_profile(1_000, Optimizer.ADAM)
+    hungry = replace(small, batch_size=2**24)
     profiles = ProfileRepository(engine)
     command = [sys.executable, "-m", "service", "worker", "--hardware", HARDWARE, "--memory-gib", "0.2"]
     environment = clean_environment(DATABASE_URL=database_url, **QUICK)
@@ -43,7 +45,7 @@ def test_tables_are_measured_at_their_widths_with_rows_cut_to_memory(
         worker = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log)
     try:
         wait_for(lambda: bool(worker_pids(engine)), 60)
-        assert profiles.queue_new([small, large, adam], "someone", TERMS) == 3
+        assert profiles.queue_new([small, large, adam, hungry], "someone", TERMS) == 4
         wait_for(lambda: is_done(engine), 120)
     finally:
         worker.terminate()
@@ -59,6 +61,10 @@ def test_tables_are_measured_at_their_widths_with_rows_cut_to_memory(
     assert 0.15 * 2**30 < (cut.rows_measured or 0) * 64 * 4 <= 0.2 * 2**30
     assert refused.state is ProfileState.PARKED
     assert "no adam" in (refused.error or "")
+    too_much = profiles.get(hungry.key)
+    assert too_much is not None
+    assert too_much.state is ProfileState.PARKED
+    assert "GiB however few rows are kept" in (too_much.error or "")
     _are_stored_as_measured(engine, small, large, cut.rows_measured)
 
 
