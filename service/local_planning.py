@@ -10,6 +10,7 @@ from service.api.model_versions import ModelVersions
 from service.api.planner_pool import Planner
 from service.api.planner_worker import SourceSpec
 from service.api.planning import Planning
+from service.api.profiling import NoSink
 from service.domain.deadline import Deadline
 from service.domain.errors import StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
@@ -43,6 +44,7 @@ def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
         launches=None,
         limits=request_limits(settings),
         metrics=metrics,
+        novel=NoSink(),
     )
 
 

@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from types import FrameType
@@ -25,11 +25,14 @@ from service.api.parsing import Limits
 from service.api.planner_pool import PlannerPool
 from service.api.planner_worker import SourceSpec
 from service.api.planning import Planning
+from service.api.profiling import NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
 from service.domain.errors import ShardwrightError, StorageUnavailable
+from service.domain.profiles import ProfileTerms
 from service.domain.retention import Kept, Retention
 from service.domain.version_ports import ModelSource, PromotionStore
+from service.jobs.measuring import OPERATOR_BENCH, Device
 from service.registry.trained_benches import trained_benches
 from service.settings import Settings
 from service.storage import migrate
@@ -38,11 +41,15 @@ from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
+from service.storage.profiles import ProfileRepository
 from service.storage.promotion_watch import PromotionWatch
 from service.storage.promotions import PromotionRepository
 from service.storage.retention import RetentionRepository
+from service.storage.workers import WorkerRepository
+from service.supervision import build_supervisor, supervised
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
+from service.telemetry.queue_metrics import QueueCollector
 from service.usecases import retention
 from service.usecases.model_versions import write_down
 
@@ -62,19 +69,20 @@ class AddressInUse(ShardwrightError):
     kind = "address_in_use"
 
 
-def serve(settings: Settings, factory: str = MODEL_STORE) -> None:
+def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then lets running requests finish.
 
     Args:
         settings: of the service.
         factory: of the source of cost models, ``module:callable``; called with ``settings.model_store``.
+        worker: hardware that this machine's CPU measures beside serving; None for no worker.
 
     Raises:
         AddressInUse: before anything else was started.
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     structured_logging.configure(settings.log_level)
-    with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory) as app:
+    with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory, worker) as app:
         host, port = listener.getsockname()[:2]
         _log.info("serving", extra={"fields": {"host": host, "port": port}})
         config = uvicorn.Config(
@@ -90,8 +98,8 @@ def serve(settings: Settings, factory: str = MODEL_STORE) -> None:
 
 
 @contextlib.contextmanager
-def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[FastAPI]:
-    """The application with everything that it needs running: database, schema, planning processes.
+def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> Iterator[FastAPI]:
+    """The application with everything that it needs running: database, schema, planning processes, a worker if wanted.
 
     Raises:
         ShardwrightError: the database cannot be started, reached or migrated.
@@ -108,9 +116,16 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
         metrics.planner_waiting,
         metrics.planner_deaths,
     )
-    with database(settings) as engine, pool:
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(database(settings))
+        stack.enter_context(pool)
         migrate.upgrade(engine)
+        metrics.add(QueueCollector(WorkerRepository(engine, settings.worker_stalled_s).queue_state))
         plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
+        profiles, terms = ProfileRepository(engine), profile_terms(settings)
+        novel = stack.enter_context(NovelTables(profiles, terms, settings.profile_novelty, metrics))
+        if worker is not None:
+            stack.enter_context(supervised(build_supervisor(settings, engine, worker, [Device("cpu")])))
         planning = Planning(
             models=models,
             planner=pool,
@@ -118,12 +133,14 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
             launches=RememberingLaunches(LaunchRepository(engine), plans),
             limits=request_limits(settings),
             metrics=metrics,
+            novel=novel,
         )
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
             models=ModelResources(models, catalog, promotions, settings.admin_calls),
             observing=Observing(planning.find, ObservationRepository(engine), metrics),
+            profiles=ProfileDesk(profiles, terms, request_limits(settings)),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
@@ -136,8 +153,8 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
             level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
-        with PromotionWatch(engine, models.follow, settings.promotion_poll_s):
-            yield create_app(services)
+        stack.enter_context(PromotionWatch(engine, models.follow, settings.promotion_poll_s))
+        yield create_app(services)
 
 
 def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions: PromotionStore) -> None:
@@ -150,6 +167,24 @@ def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions:
         models.follow(promotions.standing())
     except StorageUnavailable as error:
         _log.warning("which versions were promoted is not known yet", extra={"fields": {"cause": error.detail}})
+
+
+def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH) -> None:
+    """Supervises one worker a device until SIGTERM or SIGINT, then has them finish or give back their jobs.
+
+    Args:
+        settings: of the service.
+        hardware: whose profiles they measure.
+        devices: what they measure on.
+        bench: ``module:callable`` that makes the bench, see ``MeasuringSpec``.
+
+    Raises:
+        ShardwrightError: the database cannot be started, reached or migrated.
+    """
+    structured_logging.configure(settings.log_level)
+    with _stop_signals() as stop, database(settings) as engine:
+        migrate.upgrade(engine)
+        build_supervisor(settings, engine, hardware, devices, bench).run(stop.wanted)
 
 
 @contextlib.contextmanager
@@ -231,6 +266,11 @@ def request_limits(settings: Settings) -> Limits:
     return Limits(settings.default_time_limit_ms, settings.max_time_limit_ms, settings.max_tables)
 
 
+def profile_terms(settings: Settings) -> ProfileTerms:
+    """What callers of a service with these settings may have measured."""
+    return ProfileTerms(settings.profile_quota, settings.profile_expires_days, settings.worker_alive_s)
+
+
 @contextlib.contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     """A socket that listens, taken before anything slow or lasting is started."""
@@ -255,11 +295,15 @@ class _StopRequest:
     """
 
     def __init__(self) -> None:
-        self.made = False
+        self.wanted = threading.Event()
         self.server: uvicorn.Server | None = None
 
+    @property
+    def made(self) -> bool:
+        return self.wanted.is_set()
+
     def __call__(self, _: int, __: FrameType | None) -> None:
-        self.made = True
+        self.wanted.set()
         if self.server:
             self.server.should_exit = True
 

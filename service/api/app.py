@@ -12,15 +12,14 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.api import problems
+from service.api import problems, routes, routes_models, routes_observations, routes_profiles
 from service.api.answers import Problem
-from service.api.routes import Services, router
-from service.api.routes_models import router as models_router
-from service.api.routes_observations import router as observations_router
+from service.api.routes import Services
 from service.api.schemas import (
     DecisionRequest,
     ObservationsRequest,
     PlanRequest,
+    ProfilesRequest,
     ShardsEstimateRequest,
     StoredEstimateRequest,
 )
@@ -67,13 +66,19 @@ class _Api(FastAPI):
                 StoredEstimateRequest,
                 DecisionRequest,
                 ObservationsRequest,
+                ProfilesRequest,
                 Problem,
             ]
             _, found = models_json_schema(
                 [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
             )
             # FastAPI's own validation answers: no parameter here can fail it.
-            for path in ("/plans/{plan_id}", "/plans/{from_plan_id}/diff/{to_plan_id}", "/models/{hardware}/{model}"):
+            for path in (
+                "/plans/{plan_id}",
+                "/plans/{from_plan_id}/diff/{to_plan_id}",
+                "/models/{hardware}/{model}",
+                "/profiles/{request_id}",
+            ):
                 document["paths"][path]["get"]["responses"].pop("422")
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
@@ -91,8 +96,7 @@ def _bare_app(lifespan: Any = None) -> FastAPI:
         redirect_slashes=False,
         redoc_url=None,
     )
-    app.include_router(router)
-    app.include_router(models_router)
-    app.include_router(observations_router)
+    for part in (routes, routes_models, routes_observations, routes_profiles):
+        app.include_router(part.router)
     problems.install(app)
     return app

@@ -16,9 +16,11 @@ from service.api.answers import (
     ShardAnswer,
 )
 from service.api.schemas import (
+    MAX_EXACT_INT,
     DevicesBody,
     PlanRequest,
     PoolingModeName,
+    ProfilesRequest,
     ReuseHistogramBody,
     ShardingTypeName,
     ShardsEstimateRequest,
@@ -75,7 +77,7 @@ def refuse_unmodelled(request: object) -> None:
     if isinstance(request, ShardsEstimateRequest):
         named = {f"/shards/{i}/sharding_type": s.sharding_type for i, s in enumerate(request.shards)}
         _refuse({at: kind.value for at, kind in named.items() if kind is not None and kind.value not in _MODELLED})
-    if isinstance(request, PlanRequest | ShardsEstimateRequest):
+    if isinstance(request, PlanRequest | ShardsEstimateRequest | ProfilesRequest):
         _refuse_unpooled(request.tables)
 
 
@@ -123,6 +125,16 @@ def posed_problem(request: PlanRequest | ShardsEstimateRequest) -> Problem:
         global_batch_size=request.global_batch_size,
         optimizer=request.optimizer,
         constraints=constraints,
+    )
+
+
+def posed_profiles(request: ProfilesRequest) -> Problem:
+    """The tables to be measured as a problem of one device, on which nothing is planned."""
+    return Problem(
+        tables=tuple(_table(table) for table in request.tables),
+        topology=Topology(request.hardware, (MAX_EXACT_INT,)),
+        global_batch_size=request.global_batch_size,
+        optimizer=request.optimizer,
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from service.api.in_flight import InFlight
 from service.domain.deadline import Deadline
 from service.domain.errors import LaunchPending, StorageUnavailable
+from service.domain.launch_ports import LaunchStore
 from service.domain.launches import LEASE_S, Launch
-from service.domain.ports import LaunchStore
 
 Answer = Mapping[str, Any]
 

@@ -8,8 +8,9 @@ from service.api.observation_answers import ObservationAnswer, PostedObservation
 from service.api.observation_conversion import observation_answer, observations_of, rank_faults, summary_answers
 from service.api.parsing import parse_observations
 from service.domain.errors import Fault, InvalidRequest, PlanNotFound
+from service.domain.launch_ports import ObservationStore
 from service.domain.observations import StoredObservation
-from service.domain.ports import ObservationStore, StoredPlan
+from service.domain.ports import StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.compare_observations import ComparedCost, compared
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from service.domain.errors import StorageUnavailable
+from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
-from service.domain.ports import LaunchStore, PlanStore, StoredPlan
+from service.domain.ports import PlanStore, StoredPlan
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from service.api.conversion import conversion_faults, posed_problem, refuse_unmodelled, shard_faults
+from service.api.conversion import conversion_faults, posed_problem, posed_profiles, refuse_unmodelled, shard_faults
 from service.api.faults import field_faults, is_under
 from service.api.observation_conversion import observation_faults
 from service.api.schemas import (
@@ -17,6 +17,7 @@ from service.api.schemas import (
     DecisionRequest,
     ObservationsRequest,
     PlanRequest,
+    ProfilesRequest,
     ShardsEstimateRequest,
     StoredEstimateRequest,
 )
@@ -36,6 +37,7 @@ _NAME = re.compile(r"[^\x00\ud800-\udfff]{1,255}")
 
 _STAND_INS: Final[Content] = {
     "devices": {"count": MAX_DEVICES, "memory_bytes": 1, "hardware": "any"},
+    "hardware": "any",
     "global_batch_size": 1,
     "optimizer": "sgd",
 }
@@ -112,6 +114,17 @@ def parse_observations(body: bytes) -> ObservationsRequest:
         InvalidRequest: with every fault.
     """
     return _validated(ObservationsRequest, parse_object(body), observation_faults)
+
+
+def parse_profiles(body: bytes, limits: Limits) -> ProfilesRequest:
+    """The request in a body of POST /profiles.
+
+    Raises:
+        InvalidRequest: with every fault.
+        UnsupportedSharding: it is valid, but asks for unpooled lookups.
+    """
+    content = _sized(parse_object(body), limits)
+    return _validated(ProfilesRequest, content, lambda request: problem_faults(posed_profiles(request)))
 
 
 def parse_object(body: bytes) -> Content:
@@ -213,7 +226,8 @@ def _faults_of_the_rest(
         return []
     tables = {fault.pointer.split("/")[2] for fault in known if is_under(fault.pointer, "/tables/")}
     sound = {key: content[key] for key in content if key in model.model_fields and key not in broken - {"tables"}}
-    patched = {**_STAND_INS, **sound, "tables": _patched_tables(content["tables"], tables)}
+    stand_ins = {key: value for key, value in _STAND_INS.items() if key in model.model_fields}
+    patched = {**stand_ins, **sound, "tables": _patched_tables(content["tables"], tables)}
     try:
         found = check(model.model_validate(patched))
     except ValidationError:

@@ -22,13 +22,16 @@ from service.api.launching import Launching
 from service.api.model_versions import Chosen, ModelVersions
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
+from service.api.profiling import NoveltySink
 from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.api.stored_plans import plan_diff, running_plan
+from service.domain.callers import ANONYMOUS
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
-from service.domain.launches import ANONYMOUS, Launch
-from service.domain.plan import Algorithm, Running, content_hash
-from service.domain.ports import LaunchStore, PlanStore, StoredPlan
+from service.domain.launch_ports import LaunchStore
+from service.domain.launches import Launch
+from service.domain.plan import Algorithm, Problem, Running, content_hash
+from service.domain.ports import PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
 
@@ -48,6 +51,7 @@ class Planning:
         launches: LaunchStore | None,
         limits: Limits,
         metrics: Metrics,
+        novel: NoveltySink,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ties the parts together.
@@ -59,6 +63,7 @@ class Planning:
             launches: where the answers to launches are; None where there are none.
             limits: of requests.
             metrics: count what is asked.
+            novel: is told of the tables of each new plan and estimate once its answer is settled.
             clock: the one that arrivals are told in, seconds.
         """
         self._models = models
@@ -66,6 +71,7 @@ class Planning:
         self._plans = plans
         self._limits = limits
         self._metrics = metrics
+        self._novel = novel
         self._clock = clock
         self._in_flight: InFlight[Answer] = InFlight()
         self._launching = Launching(launches) if launches else None
@@ -188,8 +194,9 @@ class Planning:
         stored, lost_s = self._looked_up(plan_id)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(request, stored)
+        problem = posed_problem(request)
         try:
-            result = self._made(request, running, chosen.versions, arrived + (lost_s or 0.0))
+            result = self._made(request, problem, running, chosen.versions, arrived + (lost_s or 0.0))
         except (NoPlanInTime, PlannerBusy):
             if stored is None:
                 raise
@@ -200,7 +207,11 @@ class Planning:
         dims = {table.name: table.embedding_dim for table in request.tables}
         answer = plan_answer(result, dims, plan_id, round(planning_s * 1000, 1))
         # A database that was away a moment ago would only cost another wait for it.
-        return self._kept(request, content, answer) if lost_s is None else self._unsaved(answer)
+        if lost_s is not None:
+            return self._unsaved(answer)
+        kept = self._kept(request, content, answer)
+        self._novel.met(problem, result.novelty)
+        return kept
 
     def _looked_up(self, plan_id: str) -> tuple[StoredPlan | None, float | None]:
         """The stored plan; and, only where the database was away, the seconds that finding this out took."""
@@ -215,9 +226,14 @@ class Planning:
         return stored.answer
 
     def _made(
-        self, request: PlanRequest, running: Running | None, versions: Mapping[str, str], began: float
+        self,
+        request: PlanRequest,
+        problem: Problem,
+        running: Running | None,
+        versions: Mapping[str, str],
+        began: float,
     ) -> PlanResult:
-        problem, deadline = posed_problem(request), self._deadline(began, request.time_limit_ms)
+        deadline = self._deadline(began, request.time_limit_ms)
         return self._planner.plan(problem, versions, request.algorithm, request.seed, deadline, running)
 
     def _deadline(self, began: float, limit_ms: int | None = None) -> Deadline:
@@ -246,7 +262,9 @@ class Planning:
     def _estimate_given(self, request: ShardsEstimateRequest) -> EstimateAnswer:
         problem, shards = posed_problem(request), given_shards(request)
         versions = self._models.of(request.devices.hardware, pinned=pinned_versions(request)).versions
-        return estimate_answer(self._planner.estimate(problem, versions, shards, self._deadline(self._clock())))
+        found = self._planner.estimate(problem, versions, shards, self._deadline(self._clock()))
+        self._novel.met(problem, found.novelty)
+        return estimate_answer(found)
 
     def _estimate_stored(self, request: StoredEstimateRequest) -> EstimateAnswer:
         stored = self.find(request.plan_id)

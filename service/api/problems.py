@@ -32,6 +32,9 @@ _STATUS: Final[Mapping[str, int]] = {
     "unknown_model_version": 404,
     "nothing_to_roll_back_to": 409,
     "admin_calls_off": 403,
+    "profile_request_not_found": 404,
+    "profile_quota_exceeded": 429,
+    "no_worker": 503,
     "planner_busy": 503,
     "launch_pending": 503,
     "storage_unavailable": 503,
@@ -52,6 +55,9 @@ _TITLES: Final[Mapping[str, str]] = {
     "unknown_model_version": "No such model or version",
     "nothing_to_roll_back_to": "No version served before",
     "admin_calls_off": "Calls that change the service are off",
+    "profile_request_not_found": "No such request for profiles",
+    "profile_quota_exceeded": "The caller's profiles of today are used up",
+    "no_worker": "No live worker serves this hardware",
     "planner_busy": "All planning processes are taken",
     "launch_pending": "The launch's plan is being made",
     "storage_unavailable": "The database is away",
@@ -67,6 +73,7 @@ _TITLES: Final[Mapping[str, str]] = {
 _POINTERS: Final[Mapping[str, str]] = {
     "unsupported_algorithm": "/algorithm",
     "unknown_hardware": "/devices/hardware",
+    "no_worker": "/hardware",
 }
 
 _HTTP_KINDS: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}

@@ -14,6 +14,7 @@ from service.api.model_resources import ModelResources
 from service.api.observing import Observing
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
+from service.api.profiling import ProfileDesk
 from service.api.readiness import Check
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -28,6 +29,7 @@ class Services:
         planning: answers questions.
         models: tells which versions there are and which serve, and changes it.
         observing: takes what launchers measured.
+        profiles: answers about tables to be measured.
         metrics: of this service.
         checks: each part of readiness by name.
         body_limits: of request bodies.
@@ -38,6 +40,7 @@ class Services:
     planning: Planning
     models: ModelResources
     observing: Observing
+    profiles: ProfileDesk
     metrics: Metrics
     checks: Mapping[str, Callable[[], Check]]
     body_limits: BodyLimits
@@ -188,8 +191,8 @@ def get_readiness(services: Given) -> Response:
     response_class=Response,
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def get_metrics(services: Given) -> Response:
-    """All metrics of this service."""
+def get_metrics(services: Given) -> Response:
+    """All metrics of this service, and those of the queue as the database has it now."""
     return Response(services.metrics.exposition(), media_type=CONTENT_TYPE)
 
 

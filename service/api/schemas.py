@@ -305,3 +305,12 @@ class ObservationsRequest(_Request):
         "taken, a whole number) and device are those of the measurements that it trains on.",
         examples=[{"device": "AMD EPYC, 1 thread", "bench": "1", "torch": "2.13.0"}],
     )
+
+
+class ProfilesRequest(_Request):
+    """Tables to measure on the worker pool, each alone."""
+
+    tables: list[TableBody] = Field(min_length=1)
+    hardware: Hardware = Field(description="What to measure on: some live worker must serve it.")
+    global_batch_size: BatchSize
+    optimizer: OptimizerName

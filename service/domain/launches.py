@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-ANONYMOUS = "anonymous"
-"""Key of callers without an API key."""
-
 LEASE_S = 3.0
 """Seconds for which a process that makes a launch's plan has it to itself; while it lives it renews them in time."""
 

@@ -1,6 +1,6 @@
 """What the inner rooms ask of the outer ones."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.error_law import ErrorLaw
-from service.domain.launches import Launch
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
-from service.domain.observations import Observation, ObservedPlan, StoredObservation
 from service.domain.policy import PlacementPolicy
+from service.domain.profiles import ProfileRequest, ProfileTerms, TableProfile
 from service.domain.retention import Kept, Retention, TrainedBench
 from service.domain.tables import Optimizer, Table
 
@@ -241,42 +240,6 @@ class PlanStore(Protocol):
         """
 
 
-class LaunchStore(Protocol):
-    """Keeps what each launch was answered; all of it raises StorageUnavailable where the database cannot be reached."""
-
-    def get(self, launch: Launch) -> Mapping[str, Any] | None:
-        """What the launch was answered, or None."""
-
-    def claim(self, launch: Launch, claimant: str) -> bool:
-        """Whether the claimant is to make the answer, for ``LEASE_S``: there is none and nobody else makes it."""
-
-    def renew(self, launch: Launch, claimant: str) -> None:
-        """A claim that has not passed to another holds for another ``LEASE_S``."""
-
-    def release(self, launch: Launch, claimant: str) -> None:
-        """Gives up a claim without an answer."""
-
-    def keep(self, launch: Launch, claimant: str, plan_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Keeps an answer durably, of a plan that is stored, and returns the first that was kept for the launch."""
-
-
-class ObservationStore(Protocol):
-    """Keeps what launchers measured; all of it raises StorageUnavailable where the database cannot be reached."""
-
-    def add(self, plan_id: str, observations: Sequence[Observation]) -> tuple[list[StoredObservation], set[int]] | None:
-        """Stores observations of one launch durably; None where the plan is not stored.
-
-        The first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given ones'
-        (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
-        """
-
-    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation]:
-        """A plan's observations with ids above ``after``, the first of them."""
-
-    def observed(self, hardware: str) -> Iterator[ObservedPlan]:
-        """Every answer of a hardware that was observed, one after the other, with all of its observations."""
-
-
 class RetentionStore(Protocol):
     """Deletes what is kept no longer; all of it raises StorageUnavailable where the database cannot be reached."""
 
@@ -292,3 +255,36 @@ class RetentionStore(Protocol):
 
     def prunable(self, keep: Retention, trained: Collection[TrainedBench]) -> dict[Kept, int]:
         """How many rows of each kind would be deleted; locks nothing."""
+
+
+class ProfileStore(Protocol):
+    """Keeps profiles, and queues each once however many ask."""
+
+    def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
+        """Queues those that are not known yet, as far as the caller's quota goes; how many that were.
+
+        Raises:
+            NoWorker: there are new ones, and no live worker serves their hardware.
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def request(self, named: Sequence[tuple[str, TableProfile]], caller: str, terms: ProfileTerms) -> ProfileRequest:
+        """Stores a request and queues those of its profiles that are not known yet, all or nothing.
+
+        Args:
+            named: tables by name; of one hardware.
+            caller: who asks.
+            terms: what callers may queue.
+
+        Raises:
+            NoWorker: there are new ones, and no live worker serves their hardware.
+            ProfileQuotaExceeded: there are more new ones than the caller may queue today.
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def get_request(self, request_id: str) -> ProfileRequest | None:
+        """The request with this id and where its profiles stand, or None.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, Select, and_, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from service.domain.launches import ANONYMOUS
+from service.domain.callers import ANONYMOUS
 from service.domain.observations import Observation, ObservedPlan, StoredObservation
 from service.storage.engine import storage_errors
 from service.storage.given_answers import is_given, keep_given

@@ -34,7 +34,8 @@ def _durations(column: str) -> CheckConstraint:
     return CheckConstraint(f"0 <= ALL ({column}) AND 'Infinity' > ALL ({column})", name=f"{column}_finite")
 
 
-def _positive(column: str) -> CheckConstraint:
+def positive(column: str) -> CheckConstraint:
+    """A constraint on a column of numbers."""
     return CheckConstraint(f"{column} > 0", name=f"{column}_positive")
 
 
@@ -84,9 +85,9 @@ class TableConfigurationRow(Row):
 
     __tablename__ = "table_configurations"
     __table_args__ = (
-        _positive("num_embeddings"),
-        _positive("num_features"),
-        _positive("histogram_batch_size"),
+        positive("num_embeddings"),
+        positive("num_features"),
+        positive("histogram_batch_size"),
         _duration("pooling_factor"),
         CheckConstraint("(histogram_batch_size IS NULL) = (fractions IS NULL)", name="histogram_whole"),
     )
@@ -110,8 +111,8 @@ class ComputeMeasurementRow(Row):
     __table_args__ = (
         UniqueConstraint("campaign", "index"),
         CheckConstraint("index >= 0", name="index_not_negative"),
-        _positive("batch_size"),
-        _positive("repeats"),
+        positive("batch_size"),
+        positive("repeats"),
         _duration("forward_ms"),
         _duration("backward_ms"),
         _duration("forward_spread"),
@@ -138,7 +139,7 @@ class MeasuredTableRow(Row):
     """One table of a measured combination."""
 
     __tablename__ = "measured_tables"
-    __table_args__ = (_positive("embedding_dim"),)
+    __table_args__ = (positive("embedding_dim"),)
 
     measurement_id: Mapped[int] = mapped_column(
         ForeignKey("compute_measurements.id", ondelete="CASCADE"), primary_key=True
@@ -155,8 +156,8 @@ class CommunicationMeasurementRow(Row):
     __table_args__ = (
         UniqueConstraint("campaign", "index"),
         CheckConstraint("index >= 0", name="index_not_negative"),
-        _positive("batch_size"),
-        _positive("repeats"),
+        positive("batch_size"),
+        positive("repeats"),
         CheckConstraint(
             "cardinality(widths) = cardinality(start_delays_ms) AND cardinality(widths) = cardinality(forward_wait_ms) "
             "AND cardinality(widths) = cardinality(forward_transfer_ms) "
@@ -190,7 +191,7 @@ class PromotionRow(Row):
 
     __tablename__ = "promotions"
     __table_args__ = (
-        _positive("version_number"),
+        positive("version_number"),
         CheckConstraint("undoes < id", name="undoes_an_earlier_one"),
         Index(None, "hardware", "model", "id"),
     )

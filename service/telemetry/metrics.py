@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.registry import Collector
 
 from service.domain.plan import Algorithm
 from service.domain.versions import Version
@@ -82,6 +83,13 @@ class Metrics:
             buckets=_RATIO_BUCKETS,
             registry=registry,
         )
+        self._novel = Counter(
+            "shardwright_novel_tables",
+            "Tables of answers that are unlike those measured, by what became of measuring them: queued, left_out "
+            "(known, or beyond the quota), no_worker, failed, or dropped.",
+            ["outcome"],
+            registry=registry,
+        )
         self.planner_running = Gauge(
             "shardwright_planner_running", "Requests in a planning process.", registry=registry
         )
@@ -143,6 +151,14 @@ class Metrics:
                 histogram.observe(score)
             else:
                 unmeasured.inc()
+
+    def novel_tables(self, outcome: str, count: int) -> None:
+        """Counts tables that are unlike those measured by what became of measuring them."""
+        self._novel.labels(outcome).inc(count)
+
+    def add(self, collector: Collector) -> None:
+        """Has each exposition ask a collector too."""
+        self._registry.register(collector)
 
     def plan_unsaved(self) -> None:
         """Counts a plan that the database could not take."""

@@ -15,9 +15,10 @@ from sqlalchemy import Engine, make_url, text
 
 from service.api.launching import Launching
 from service.api.outages import OutageMemory, RememberingLaunches
+from service.domain.callers import ANONYMOUS
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, LaunchPending, NoPlanInTime, PlannerBusy, StorageUnavailable
-from service.domain.launches import ANONYMOUS, LEASE_S, Launch
+from service.domain.launches import LEASE_S, Launch
 from service.domain.ports import StoredPlan
 from service.storage.launches import LaunchRepository
 from service.storage.plans import PlanRepository

@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from service.domain.launches import ANONYMOUS, LEASE_S, Launch
-from service.domain.ports import LaunchStore, StoredPlan
+from service.domain.callers import ANONYMOUS
+from service.domain.launch_ports import LaunchStore
+from service.domain.launches import LEASE_S, Launch
+from service.domain.ports import StoredPlan
 from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.plans import PlanRepository

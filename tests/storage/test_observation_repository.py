@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from service.domain.launches import ANONYMOUS, Launch
+from service.domain.callers import ANONYMOUS
+from service.domain.launch_ports import ObservationStore
+from service.domain.launches import Launch
 from service.domain.observations import Observation, StoredObservation
-from service.domain.ports import ObservationStore, StoredPlan
+from service.domain.ports import StoredPlan
 from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, text
 
+from service.domain.callers import ANONYMOUS
 from service.domain.errors import StorageUnavailable
-from service.domain.launches import ANONYMOUS, Launch
+from service.domain.launches import Launch
 from service.domain.ports import StoredPlan
 from service.domain.version_ports import PromotionStore
 from service.domain.versions import Promotion, Version

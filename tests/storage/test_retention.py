@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import ColumnElement, Engine, Text, TextClause, func, text
 
-from service.domain.launches import ANONYMOUS, Launch
+from service.domain.callers import ANONYMOUS
+from service.domain.launches import Launch
 from service.domain.observations import Observation
 from service.domain.ports import RetentionStore, StoredPlan
 from service.domain.retention import Kept, Retention, TrainedBench
