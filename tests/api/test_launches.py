@@ -251,7 +251,7 @@ def test_sixteen_ranks_at_two_replicas_get_one_plan_that_was_made_once(server_fo
         assert made(one) + made(other) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_when_the_replica_that_makes_the_plan_dies_or_freezes_another_takes_over_within_seconds(
     server_folder: Path, database_url: str, number: signal.Signals
 ) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from service.domain.profiles import ProfileTerms, TableProfile
+from service.domain.profiles import ProfileState, ProfileTerms, TableProfile
 from service.domain.tables import Optimizer, Table
 from service.storage.claims import Retries
-from tests.api.processes import clean_environment
+from service.storage.profiles import ProfileRepository
+from tests.api.processes import clean_environment, wait_for
 from tests.jobs.made_up import NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60
 TERMS = ProfileTerms(quota_per_day=1_000, expires_days=30, worker_alive_s=60)
 RETRIES = Retries(tries=3, wait_s=0.2, expires_days=30, stalled_s=2)
 QUICK = {
@@ -37,14 +39,16 @@ def profile(rows: int = 1_000, dim: int = 16, hardware: str = "made-up", batch_s
 class Supervised:
     """A supervisor process and its workers, with quick settings."""
 
-    def __init__(self, database_url: str, folder: Path, workers: int = 1, **settings: str) -> None:
+    def __init__(
+        self, database_url: str, folder: Path, workers: int = 1, hardware: str = "made-up", **settings: str
+    ) -> None:
         self.notes = folder / "notes"
         self.notes.touch()
         self.log = folder / f"supervisor-{len(list(folder.iterdir()))}.log"
         environment = clean_environment(DATABASE_URL=database_url, **{NOTES: str(self.notes)}, **(QUICK | settings))
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.jobs.work_made_up", str(workers)],
+                [sys.executable, "-m", "tests.jobs.work_made_up", hardware, str(workers)],
                 cwd=ROOT,
                 env=environment,
                 stderr=log,
@@ -58,9 +62,11 @@ class Supervised:
 
 
 @contextmanager
-def supervised(database_url: str, folder: Path, workers: int = 1, **settings: str) -> Iterator[Supervised]:
+def supervised(
+    database_url: str, folder: Path, workers: int = 1, hardware: str = "made-up", **settings: str
+) -> Iterator[Supervised]:
     """A supervisor that is stopped at the end, if it was not before."""
-    found = Supervised(database_url, folder, workers, **settings)
+    found = Supervised(database_url, folder, workers, hardware, **settings)
     try:
         yield found
     finally:
@@ -103,6 +109,13 @@ def stored(engine: Engine) -> dict[str, int]:
     with engine.connect() as connection:
         query = "SELECT campaign, count(*) FROM compute_measurements GROUP BY campaign"
         return dict(connection.execute(text(query)).all())
+
+
+def all_is_right(engine: Engine) -> None:
+    """Whatever was measured is stored once at each width, nothing else is, and the queue is empty."""
+    done = {f"profile-{one.key}" for one in ProfileRepository(engine).profiles(state=ProfileState.MEASURED)}
+    assert stored(engine) == dict.fromkeys(done, 3)
+    wait_for(lambda: open_jobs(engine) == 0, PATIENCE_S)
 
 
 def begun(notes: Path) -> Sequence[str]:

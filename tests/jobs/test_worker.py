@@ -18,20 +18,18 @@ from service.storage.workers import WorkerRepository
 from tests.api.processes import is_alive, wait_for
 from tests.jobs.made_up import CRASHES, REFUSED, SECONDS, STUCK
 from tests.jobs.supervised import (
+    PATIENCE_S,
     TERMS,
     Supervised,
+    all_is_right,
     begun,
     is_done,
     measuring_pid,
-    open_jobs,
     profile,
     states,
-    stored,
     supervised,
     worker_pids,
 )
-
-PATIENCE_S = 60
 
 
 def lasting(seconds: float, number: int = 0) -> TableProfile:
@@ -62,13 +60,6 @@ def measuring_worker(engine: Engine) -> int:
     query = "SELECT pid FROM workers JOIN profiles ON worker_id = workers.id WHERE state = 'running'"
     with engine.connect() as connection:
         return int(connection.execute(text(query)).scalar_one())
-
-
-def all_is_right(engine: Engine) -> None:
-    """Whatever was measured is stored once at each width, nothing else is, and the queue is empty."""
-    done = {f"profile-{one.key}" for one in ProfileRepository(engine).profiles(state=ProfileState.MEASURED)}
-    assert stored(engine) == dict.fromkeys(done, 3)
-    wait_for(lambda: open_jobs(engine) == 0, PATIENCE_S)
 
 
 def test_profiles_are_measured_and_what_fails_is_parked_while_others_go_on(

@@ -1,4 +1,7 @@
-"""A supervisor with the made-up bench as a process of its own: ``python -m tests.jobs.work_made_up <workers>``."""
+"""A supervisor with the made-up bench as a process of its own.
+
+``python -m tests.jobs.work_made_up <hardware> <workers>``
+"""
 
 import sys
 
@@ -9,4 +12,4 @@ if __name__ == "__main__":
     from service.wiring import work
     from tests.jobs.made_up import BENCH
 
-    work(Settings(), "made-up", [Device("cpu")] * int(sys.argv[1]), BENCH)
+    work(Settings(), sys.argv[1], [Device("cpu")] * int(sys.argv[2]), BENCH)
