@@ -1,4 +1,4 @@
-# make serve | test | check | bench | format | setup
+# make serve | test | test-all | check | bench | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test check bench format
+.PHONY: setup serve test test-all check bench format
 
 setup: $(STAMP)
 
@@ -27,10 +27,13 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 serve: setup
-	$(BIN)/shardwright serve --host $(HOST) --port $(PORT) --data-dir $(DATA_DIR)
+	$(BIN)/shardwright serve --host $(HOST) --port $(PORT) --data-dir $(DATA_DIR) --worker
 
 test: setup
 	$(BIN)/python -m pytest
+
+test-all: setup
+	$(BIN)/python -m pytest -m "not gpu"
 
 check: setup
 	$(BIN)/ruff format --check .

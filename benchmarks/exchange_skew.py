@@ -14,7 +14,8 @@ import numpy as np
 from service.cost_models.communication import LEAST_MS
 from service.domain.measurements import CommunicationMeasurement, Split, comparable
 from service.domain.ports import CommunicationCostModel
-from service.registry.store import COMMUNICATION, ModelStore
+from service.domain.versions import COMMUNICATION
+from service.registry.store import ModelStore
 from service.settings import Settings
 from service.storage.measurement_files import read_measurements
 from service.training.communication_dataset import exchange_groups

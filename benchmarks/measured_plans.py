@@ -30,9 +30,10 @@ from service.domain.measurements import ComputeMeasurement, Split, comparable
 from service.domain.plan import Problem
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
+from service.domain.versions import Version
 from service.profiling.plan_bench import GivenPlan, PlanBench, PlanBenchSettings
 from service.profiling.plan_summary import SURE_SHARE, Errors, errors
-from service.registry.store import ModelStore, Version
+from service.registry.store import ModelStore
 from service.storage.measurement_files import read_measurements
 from service.training.sittings import Sitting, without_factors
 

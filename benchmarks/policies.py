@@ -41,8 +41,9 @@ from benchmarks.search_tasks import HARDWARE
 from service.domain.plan import LEARNED, Algorithm, Problem
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CostModels
+from service.domain.versions import Version
 from service.policies.table_features import POLICY_FEATURES_VERSION
-from service.registry.store import ModelStore, Version
+from service.registry.store import ModelStore
 from service.search.catalogue import TICKS_PER_MS
 from service.search.simulator import simulate
 from service.training.policy_evaluation import by_policy

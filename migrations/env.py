@@ -2,8 +2,10 @@
 
 from alembic import context
 
-from service.storage.rows import Row
+from service.storage.schema import METADATA, declared_here
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=Row.metadata)
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=METADATA, include_name=declared_here
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,13 +1,21 @@
 """Settings of the service, read from the environment once."""
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Settings(BaseSettings):
@@ -41,4 +49,78 @@ class Settings(BaseSettings):
     max_tables: int = Field(default=5_000, ge=1, description="Most tables in one request.")
     body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
+    admin_calls: bool = Field(
+        default_factory=lambda given: _is_loopback(given["host"]),
+        description="Whether POST /models/... may change which versions serve; by default only where the host is a "
+        "loopback address.",
+    )
+    promotion_poll_s: float = Field(
+        default=3.0, gt=0, le=60, description="Seconds after which promotions are looked for without a notification."
+    )
+    prune_spares_plans_of_days: float = Field(
+        default=90.0, ge=0, description="Versions named by plans asked for within so many days are not pruned."
+    )
+    keep_plans_days: int = Field(
+        default=90,
+        ge=1,
+        description="Days for which plans and launches are kept after they were last asked for; those that something "
+        "else needs are kept longer.",
+    )
+    keep_observations_days: int = Field(
+        default=365, ge=1, description="Days for which observations are kept, and the plans that they are of."
+    )
+    keep_measurements_days: int = Field(
+        default=365,
+        ge=1,
+        description="Days for which measurements by an older bench are kept; those by the newest one, and by any that "
+        "a version in the model store was trained on, are kept for good.",
+    )
+    worker_memory_gib: float = Field(
+        default=4.0, gt=0, description="Most memory that a worker's measurement may take; tables' rows are cut to it."
+    )
+    worker_heartbeat_s: float = Field(default=5.0, gt=0, description="Seconds between a worker's heartbeats.")
+    worker_stalled_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds without a heartbeat after which a worker's job is given to another; several heartbeats.",
+    )
+    worker_alive_s: float = Field(
+        default=60.0, gt=0, description="Seconds after a heartbeat for which a worker's hardware counts as served."
+    )
+    worker_poll_s: float = Field(
+        default=5.0, gt=0, description="Seconds between a worker's looks at the queue, beside its notifications."
+    )
+    worker_sweep_s: float = Field(
+        default=5.0, gt=0, description="Seconds between a supervisor's looks for profiles whose worker is gone."
+    )
+    worker_job_timeout_s: float = Field(default=300.0, gt=0, description="Most seconds that one profile may take.")
+    worker_shutdown_s: float = Field(
+        default=20.0, gt=0, description="Seconds that a job in hand has after SIGTERM; then it is given back."
+    )
+    profile_tries: int = Field(default=3, ge=1, description="Tries after which a profile that fails is parked.")
+    profile_retry_s: float = Field(
+        default=10.0, gt=0, description="Seconds before the second try; four times as long before each later one."
+    )
+    profile_novelty: float = Field(
+        default=1.0,
+        ge=0,
+        description="Novelty above which a table of a plan is queued to be measured; 1 is where few tables of the "
+        "measured kind are.",
+    )
+    profile_quota: int = Field(default=500, ge=0, description="New profiles that one caller may queue a day (UTC).")
+    profile_expires_days: float = Field(
+        default=30.0, gt=0, description="Days after which a profile that waits is given up, or may be measured again."
+    )
+    profile_noisy_spread: float = Field(
+        default=0.3,
+        gt=0,
+        description="Interquartile range of a measurement's repeats, relative to their median, above which they "
+        "disagree and training leaves it out.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _stalled_after_several_heartbeats(self) -> Self:
+        if self.worker_stalled_s < 2 * self.worker_heartbeat_s:
+            raise ValueError("worker_stalled_s must be at least twice worker_heartbeat_s: live workers would be dead")
+        return self

@@ -1,11 +1,12 @@
-"""Composition root: the only place where adapters meet ports."""
+"""Composition root of the service and of the commands that work on its database."""
 
 import contextlib
 import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from importlib.metadata import version
 from types import FrameType
 
@@ -16,26 +17,41 @@ from sqlalchemy import Engine, exc
 
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
-from service.api.outages import OutageMemory
+from service.api.model_resources import ModelResources
+from service.api.model_versions import ModelVersions
+from service.api.observing import Observing
+from service.api.outages import OutageMemory, RememberingLaunches
 from service.api.parsing import Limits
-from service.api.planner_pool import Planner, PlannerPool
-from service.api.planner_worker import ModelSource, SourceSpec
-from service.api.planning import ModelVersions, Planning
+from service.api.planner_pool import PlannerPool
+from service.api.planner_worker import SourceSpec
+from service.api.planning import Planning
+from service.api.profiling import NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
-from service.domain.deadline import Deadline
 from service.domain.errors import ShardwrightError, StorageUnavailable
-from service.domain.plan import Algorithm, Problem, Running, Shard
-from service.domain.ports import CostModels, PlanStore, StoredPlan
+from service.domain.profiles import ProfileTerms
+from service.domain.retention import Kept, Retention
+from service.domain.version_ports import ModelSource, PromotionStore
+from service.jobs.measuring import OPERATOR_BENCH, Device
+from service.registry.trained_benches import trained_benches
 from service.settings import Settings
 from service.storage import migrate
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
+from service.storage.launches import LaunchRepository
+from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
+from service.storage.profiles import ProfileRepository
+from service.storage.promotion_watch import PromotionWatch
+from service.storage.promotions import PromotionRepository
+from service.storage.retention import RetentionRepository
+from service.storage.workers import WorkerRepository
+from service.supervision import build_supervisor, supervised
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
-from service.usecases.estimate import Estimate, estimate
-from service.usecases.make_plan import PlanResult, make_plan
+from service.telemetry.queue_metrics import QueueCollector
+from service.usecases import retention
+from service.usecases.model_versions import write_down
 
 MODEL_STORE = "service.registry.store:ModelStore"
 
@@ -53,19 +69,20 @@ class AddressInUse(ShardwrightError):
     kind = "address_in_use"
 
 
-def serve(settings: Settings, factory: str = MODEL_STORE) -> None:
+def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then lets running requests finish.
 
     Args:
         settings: of the service.
         factory: of the source of cost models, ``module:callable``; called with ``settings.model_store``.
+        worker: hardware that this machine's CPU measures beside serving; None for no worker.
 
     Raises:
         AddressInUse: before anything else was started.
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     structured_logging.configure(settings.log_level)
-    with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory) as app:
+    with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory, worker) as app:
         host, port = listener.getsockname()[:2]
         _log.info("serving", extra={"fields": {"host": host, "port": port}})
         config = uvicorn.Config(
@@ -81,15 +98,16 @@ def serve(settings: Settings, factory: str = MODEL_STORE) -> None:
 
 
 @contextlib.contextmanager
-def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[FastAPI]:
-    """The application with everything that it needs running: database, schema, planning processes.
+def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> Iterator[FastAPI]:
+    """The application with everything that it needs running: database, schema, planning processes, a worker if wanted.
 
     Raises:
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     source = SourceSpec(factory, settings.model_store)
     metrics = Metrics(CollectorRegistry(), version(DISTRIBUTION))
-    models = ModelVersions(source.build(), metrics)
+    catalog = source.build()
+    models = ModelVersions(catalog, metrics)
     pool = PlannerPool(
         source,
         settings.planner_processes,
@@ -98,25 +116,75 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
         metrics.planner_waiting,
         metrics.planner_deaths,
     )
-    with database(settings) as engine, pool:
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(database(settings))
+        stack.enter_context(pool)
         migrate.upgrade(engine)
-        plans = OutageMemory(PlanRepository(engine))
-        planning = Planning(models=models, planner=pool, plans=plans, limits=request_limits(settings), metrics=metrics)
+        metrics.add(QueueCollector(WorkerRepository(engine, settings.worker_stalled_s).queue_state))
+        plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
+        profiles, terms = ProfileRepository(engine), profile_terms(settings)
+        novel = stack.enter_context(NovelTables(profiles, terms, settings.profile_novelty, metrics))
+        if worker is not None:
+            stack.enter_context(supervised(build_supervisor(settings, engine, worker, [Device("cpu")])))
+        planning = Planning(
+            models=models,
+            planner=pool,
+            plans=plans,
+            launches=RememberingLaunches(LaunchRepository(engine), plans),
+            limits=request_limits(settings),
+            metrics=metrics,
+            novel=novel,
+        )
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
+            models=ModelResources(models, catalog, promotions, settings.admin_calls),
+            observing=Observing(planning.find, ObservationRepository(engine), metrics),
+            profiles=ProfileDesk(profiles, terms, request_limits(settings)),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
             bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
             threads=threads,
         )
+        _decide_what_serves(models, catalog, promotions)
         for name, check in services.checks.items():
             found = check()
             level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
+        stack.enter_context(PromotionWatch(engine, models.follow, settings.promotion_poll_s))
         yield create_app(services)
+
+
+def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions: PromotionStore) -> None:
+    """What was promoted serves, and what serves without that is promoted: the same on all replicas from now on."""
+    try:
+        models.follow(promotions.standing())
+        models.check()
+        write_down(catalog, promotions, models.serving, "the service")
+        # Another replica may have been faster.
+        models.follow(promotions.standing())
+    except StorageUnavailable as error:
+        _log.warning("which versions were promoted is not known yet", extra={"fields": {"cause": error.detail}})
+
+
+def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH) -> None:
+    """Supervises one worker a device until SIGTERM or SIGINT, then has them finish or give back their jobs.
+
+    Args:
+        settings: of the service.
+        hardware: whose profiles they measure.
+        devices: what they measure on.
+        bench: ``module:callable`` that makes the bench, see ``MeasuringSpec``.
+
+    Raises:
+        ShardwrightError: the database cannot be started, reached or migrated.
+    """
+    structured_logging.configure(settings.log_level)
+    with _stop_signals() as stop, database(settings) as engine:
+        migrate.upgrade(engine)
+        build_supervisor(settings, engine, hardware, devices, bench).run(stop.wanted)
 
 
 @contextlib.contextmanager
@@ -176,68 +244,31 @@ def database_check(engine: Engine) -> Callable[[], Check]:
     return check
 
 
-def local_models(settings: Settings, hardware: str, factory: str = MODEL_STORE) -> CostModels:
-    """The newest cost models of some hardware, for the command line.
+def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kept, int]:
+    """Deletes what the settings keep no longer, or says what that would be; see ``usecases.retention``.
 
     Raises:
-        UnknownHardware: there are none.
-        DamagedArtifact: they cannot be trusted.
+        StorageUnavailable: the database cannot be reached.
+        DamagedArtifact: a version in the model store does not say what it was trained on; nothing was deleted.
     """
-    return SourceSpec(factory, settings.model_store).build().cost_models(hardware)
-
-
-def local_planning(settings: Settings, factory: str = MODEL_STORE) -> Planning:
-    """Planning in this process and without a database, for the command line."""
-    source = SourceSpec(factory, settings.model_store).build()
-    metrics = Metrics(CollectorRegistry(), version(DISTRIBUTION))
-    return Planning(
-        models=ModelVersions(source, metrics),
-        planner=_LocalPlanner(source),
-        plans=_NoPlans(),
-        limits=request_limits(settings),
-        metrics=metrics,
+    keep = Retention(
+        plans=timedelta(days=settings.keep_plans_days),
+        observations=timedelta(days=settings.keep_observations_days),
+        measurements=timedelta(days=settings.keep_measurements_days),
     )
-
-
-class _LocalPlanner(Planner):
-    """Plans in this process."""
-
-    def __init__(self, source: ModelSource) -> None:
-        self._source = source
-
-    def plan(
-        self,
-        problem: Problem,
-        versions: Mapping[str, str],
-        algorithm: Algorithm,
-        seed: int,
-        deadline: Deadline,
-        running: Running | None,
-    ) -> PlanResult:
-        models = self._source.cost_models(problem.topology.hardware, versions)
-        return make_plan(problem, models, algorithm, seed, deadline, running)
-
-    def estimate(
-        self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
-    ) -> Estimate:
-        return estimate(problem, self._source.cost_models(problem.topology.hardware, versions), shards)
-
-
-class _NoPlans(PlanStore):
-    """A store that is always away."""
-
-    def get(self, plan_id: str) -> StoredPlan | None:
-        raise StorageUnavailable(
-            "the command line keeps no plans: ask a service that does, or price tables and shards themselves"
-        )
-
-    def put(self, plan: StoredPlan) -> StoredPlan:
-        raise StorageUnavailable("the command line keeps no plans")
+    return retention.prune(
+        RetentionRepository(engine), keep, lambda: trained_benches(settings.model_store), dry_run=dry_run
+    )
 
 
 def request_limits(settings: Settings) -> Limits:
     """What the requests of a service with these settings may ask."""
     return Limits(settings.default_time_limit_ms, settings.max_time_limit_ms, settings.max_tables)
+
+
+def profile_terms(settings: Settings) -> ProfileTerms:
+    """What callers of a service with these settings may have measured."""
+    return ProfileTerms(settings.profile_quota, settings.profile_expires_days, settings.worker_alive_s)
 
 
 @contextlib.contextmanager
@@ -264,11 +295,15 @@ class _StopRequest:
     """
 
     def __init__(self) -> None:
-        self.made = False
+        self.wanted = threading.Event()
         self.server: uvicorn.Server | None = None
 
+    @property
+    def made(self) -> bool:
+        return self.wanted.is_set()
+
     def __call__(self, _: int, __: FrameType | None) -> None:
-        self.made = True
+        self.wanted.set()
         if self.server:
             self.server.should_exit = True
 

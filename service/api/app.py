@@ -12,10 +12,17 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.api import problems
+from service.api import problems, routes, routes_models, routes_observations, routes_profiles
 from service.api.answers import Problem
-from service.api.routes import Services, router
-from service.api.schemas import PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.routes import Services
+from service.api.schemas import (
+    DecisionRequest,
+    ObservationsRequest,
+    PlanRequest,
+    ProfilesRequest,
+    ShardsEstimateRequest,
+    StoredEstimateRequest,
+)
 from service.telemetry.middleware import RequestTelemetry
 
 DISTRIBUTION = "shardwright"
@@ -53,12 +60,25 @@ class _Api(FastAPI):
             document = get_openapi(
                 title=self.title, version=self.version, summary=self.summary, routes=self.routes, tags=self.openapi_tags
             )
-            models: list[type[BaseModel]] = [PlanRequest, ShardsEstimateRequest, StoredEstimateRequest, Problem]
+            models: list[type[BaseModel]] = [
+                PlanRequest,
+                ShardsEstimateRequest,
+                StoredEstimateRequest,
+                DecisionRequest,
+                ObservationsRequest,
+                ProfilesRequest,
+                Problem,
+            ]
             _, found = models_json_schema(
                 [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
             )
             # FastAPI's own validation answers: no parameter here can fail it.
-            for path in ("/plans/{plan_id}", "/plans/{from_plan_id}/diff/{to_plan_id}"):
+            for path in (
+                "/plans/{plan_id}",
+                "/plans/{from_plan_id}/diff/{to_plan_id}",
+                "/models/{hardware}/{model}",
+                "/profiles/{request_id}",
+            ):
                 document["paths"][path]["get"]["responses"].pop("422")
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
@@ -76,6 +96,7 @@ def _bare_app(lifespan: Any = None) -> FastAPI:
         redirect_slashes=False,
         redoc_url=None,
     )
-    app.include_router(router)
+    for part in (routes, routes_models, routes_observations, routes_profiles):
+        app.include_router(part.router)
     problems.install(app)
     return app

@@ -16,12 +16,15 @@ from service.api.answers import (
     ShardAnswer,
 )
 from service.api.schemas import (
+    MAX_EXACT_INT,
     DevicesBody,
     PlanRequest,
     PoolingModeName,
+    ProfilesRequest,
     ReuseHistogramBody,
     ShardingTypeName,
     ShardsEstimateRequest,
+    StoredEstimateRequest,
     TableBody,
 )
 from service.domain.errors import Fault, UnsupportedSharding
@@ -74,7 +77,7 @@ def refuse_unmodelled(request: object) -> None:
     if isinstance(request, ShardsEstimateRequest):
         named = {f"/shards/{i}/sharding_type": s.sharding_type for i, s in enumerate(request.shards)}
         _refuse({at: kind.value for at, kind in named.items() if kind is not None and kind.value not in _MODELLED})
-    if isinstance(request, PlanRequest | ShardsEstimateRequest):
+    if isinstance(request, PlanRequest | ShardsEstimateRequest | ProfilesRequest):
         _refuse_unpooled(request.tables)
 
 
@@ -125,6 +128,16 @@ def posed_problem(request: PlanRequest | ShardsEstimateRequest) -> Problem:
     )
 
 
+def posed_profiles(request: ProfilesRequest) -> Problem:
+    """The tables to be measured as a problem of one device, on which nothing is planned."""
+    return Problem(
+        tables=tuple(_table(table) for table in request.tables),
+        topology=Topology(request.hardware, (MAX_EXACT_INT,)),
+        global_batch_size=request.global_batch_size,
+        optimizer=request.optimizer,
+    )
+
+
 def given_shards(request: ShardsEstimateRequest) -> tuple[Shard, ...]:
     """The shards to price, in the order given."""
     return tuple(Shard(body.table, body.columns[0], body.columns[1], body.device) for body in request.shards)
@@ -154,9 +167,18 @@ def _histogram(body: ReuseHistogramBody | None) -> ReuseHistogram | None:
     return ReuseHistogram(body.batch_size, tuple(body.fractions)) if body else None
 
 
+def pinned_versions(request: PlanRequest | ShardsEstimateRequest | StoredEstimateRequest) -> dict[str, str]:
+    """Names of the versions that a request asks for, by kind."""
+    named = request.models.model_dump(mode="json") if request.models else {}
+    return {kind: name for kind, name in named.items() if name is not None}
+
+
 def request_content(request: PlanRequest) -> dict[str, Any]:
-    """The request with every default filled in, in one spelling: equal questions have equal content."""
-    content = request.model_dump(mode="json")
+    """The request with every default filled in, in one spelling: equal questions have equal content, whoever asks."""
+    content = request.model_dump(mode="json", exclude={"launch_id", "models"})
+    # Without any it is the content of before there were any, and so has the plan's id of then.
+    if pinned := pinned_versions(request):
+        content["models"] = pinned
     content["devices"]["memory_bytes"] = _memories(request.devices)
     constraints = content["constraints"]
     constraints["sharding_types"] = sorted(set(constraints["sharding_types"]))

@@ -3,10 +3,12 @@
 import logging
 import math
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from service.domain.errors import StorageUnavailable
+from service.domain.launch_ports import LaunchStore
+from service.domain.launches import Launch
 from service.domain.ports import PlanStore, StoredPlan
 
 Result = TypeVar("Result")
@@ -25,13 +27,14 @@ class OutageMemory(PlanStore):
 
     def get(self, plan_id: str) -> StoredPlan | None:
         """The store's ``get``; also raises StorageUnavailable while an outage is remembered."""
-        return self._asked(lambda: self._plans.get(plan_id))
+        return self.asked(lambda: self._plans.get(plan_id))
 
     def put(self, plan: StoredPlan) -> StoredPlan:
         """The store's ``put``; also raises StorageUnavailable while an outage is remembered."""
-        return self._asked(lambda: self._plans.put(plan))
+        return self.asked(lambda: self._plans.put(plan))
 
-    def _asked(self, call: Callable[[], Result]) -> Result:
+    def asked(self, call: Callable[[], Result]) -> Result:
+        """What a call to the database comes to; raises StorageUnavailable while an outage is remembered."""
         left = self._away_until - self._clock()
         if left > 0:
             raise StorageUnavailable("the database was away a moment ago", retry_after_s=math.ceil(left))
@@ -41,3 +44,32 @@ class OutageMemory(PlanStore):
             self._away_until = self._clock() + error.data.get("retry_after_s", 0)
             _log.warning("the database is away", extra={"fields": {"kind": error.kind, "cause": error.detail}})
             raise
+
+
+class RememberingLaunches(LaunchStore):
+    """A launch store that is not asked while an outage is remembered; each call also raises StorageUnavailable then."""
+
+    def __init__(self, launches: LaunchStore, outages: OutageMemory) -> None:
+        """Wraps a store; outages of either are outages of both."""
+        self._launches = launches
+        self._outages = outages
+
+    def get(self, launch: Launch) -> Mapping[str, Any] | None:
+        """The store's ``get``."""
+        return self._outages.asked(lambda: self._launches.get(launch))
+
+    def claim(self, launch: Launch, claimant: str) -> bool:
+        """The store's ``claim``."""
+        return self._outages.asked(lambda: self._launches.claim(launch, claimant))
+
+    def renew(self, launch: Launch, claimant: str) -> None:
+        """The store's ``renew``."""
+        self._outages.asked(lambda: self._launches.renew(launch, claimant))
+
+    def release(self, launch: Launch, claimant: str) -> None:
+        """The store's ``release``."""
+        self._outages.asked(lambda: self._launches.release(launch, claimant))
+
+    def keep(self, launch: Launch, claimant: str, plan_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The store's ``keep``."""
+        return self._outages.asked(lambda: self._launches.keep(launch, claimant, plan_id, answer))

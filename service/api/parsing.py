@@ -9,9 +9,18 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from service.api.conversion import conversion_faults, posed_problem, refuse_unmodelled, shard_faults
+from service.api.conversion import conversion_faults, posed_problem, posed_profiles, refuse_unmodelled, shard_faults
 from service.api.faults import field_faults, is_under
-from service.api.schemas import MAX_DEVICES, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.observation_conversion import observation_faults
+from service.api.schemas import (
+    MAX_DEVICES,
+    DecisionRequest,
+    ObservationsRequest,
+    PlanRequest,
+    ProfilesRequest,
+    ShardsEstimateRequest,
+    StoredEstimateRequest,
+)
 from service.domain.errors import Fault, InvalidRequest, escaped
 from service.usecases.validate import problem_faults
 
@@ -28,6 +37,7 @@ _NAME = re.compile(r"[^\x00\ud800-\udfff]{1,255}")
 
 _STAND_INS: Final[Content] = {
     "devices": {"count": MAX_DEVICES, "memory_bytes": 1, "hardware": "any"},
+    "hardware": "any",
     "global_batch_size": 1,
     "optimizer": "sgd",
 }
@@ -86,6 +96,35 @@ def parse_estimate(body: bytes, limits: Limits) -> ShardsEstimateRequest | Store
     if "plan_id" in content:
         return _validated(StoredEstimateRequest, content, lambda _: [])
     return _validated(ShardsEstimateRequest, content, faults)
+
+
+def parse_decision(body: bytes) -> DecisionRequest:
+    """The request in a body of a promotion or a rollback.
+
+    Raises:
+        InvalidRequest: with every fault.
+    """
+    return _validated(DecisionRequest, parse_object(body), lambda _: [])
+
+
+def parse_observations(body: bytes) -> ObservationsRequest:
+    """The request in a body of POST /plans/{plan_id}/observations.
+
+    Raises:
+        InvalidRequest: with every fault.
+    """
+    return _validated(ObservationsRequest, parse_object(body), observation_faults)
+
+
+def parse_profiles(body: bytes, limits: Limits) -> ProfilesRequest:
+    """The request in a body of POST /profiles.
+
+    Raises:
+        InvalidRequest: with every fault.
+        UnsupportedSharding: it is valid, but asks for unpooled lookups.
+    """
+    content = _sized(parse_object(body), limits)
+    return _validated(ProfilesRequest, content, lambda request: problem_faults(posed_profiles(request)))
 
 
 def parse_object(body: bytes) -> Content:
@@ -187,7 +226,8 @@ def _faults_of_the_rest(
         return []
     tables = {fault.pointer.split("/")[2] for fault in known if is_under(fault.pointer, "/tables/")}
     sound = {key: content[key] for key in content if key in model.model_fields and key not in broken - {"tables"}}
-    patched = {**_STAND_INS, **sound, "tables": _patched_tables(content["tables"], tables)}
+    stand_ins = {key: value for key, value in _STAND_INS.items() if key in model.model_fields}
+    patched = {**stand_ins, **sound, "tables": _patched_tables(content["tables"], tables)}
     try:
         found = check(model.model_validate(patched))
     except ValidationError:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, parent_process
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from service.api.recent import Recent
 from service.domain.deadline import Deadline
 from service.domain.errors import Fault, InvalidRequest, ShardwrightError
 from service.domain.plan import Algorithm, Problem, Running, Shard
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from service.domain.ports import CostModels
+    from service.domain.version_ports import ModelSource
     from service.usecases.estimate import Estimate
     from service.usecases.make_plan import PlanResult
 
@@ -33,31 +35,6 @@ def use_one_blas_thread() -> None:
     """Has this process plan with one thread, if numpy is not loaded yet; more would wait for each other in turns."""
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = "1"
-
-
-class ModelSource(Protocol):
-    """Where cost models come from."""
-
-    def hardware(self) -> list[str]:
-        """Names of the hardware that has cost models."""
-
-    def policies(self, hardware: str) -> list[Algorithm]:
-        """Algorithms of which there is a policy for some hardware."""
-
-    def cost_models(
-        self, hardware: str, versions: Mapping[str, str] | None = None, policy: Algorithm | None = None
-    ) -> "CostModels":
-        """The models of some hardware: those of the versions named for each kind, or the newest.
-
-        Args:
-            hardware: what they price.
-            versions: as in ``CostModels.versions``.
-            policy: the algorithm whose newest policy comes with them, where there is one and none is named.
-
-        Raises:
-            UnknownHardware: there are none.
-            DamagedArtifact: they cannot be trusted.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +49,7 @@ class SourceSpec:
     factory: str
     root: str
 
-    def build(self) -> ModelSource:
+    def build(self) -> "ModelSource":
         """The source."""
         module, name = self.factory.split(":")
         source: ModelSource = getattr(importlib.import_module(module), name)(self.root)
@@ -100,10 +77,13 @@ class Crash:
     traceback: str
 
 
-_sources: list[ModelSource] = []
+_KEPT = 32
+"""Sets of models that a process keeps: what serves, what served a moment ago, and what some requests pin."""
+
+_sources: "list[ModelSource]" = []
 """This process's source of cost models, once it has one."""
 
-_loaded: "dict[tuple[str, ...], CostModels]" = {}
+_loaded: "Recent[tuple[str, ...], CostModels]" = Recent(_KEPT)
 """This process's cost models, by hardware and the names of their versions."""
 
 
@@ -143,8 +123,7 @@ def _initialize(spec: SourceSpec) -> None:
         for policy in (None, *source.policies(hardware)):
             # A damaged version is the matter of the requests that ask for it.
             with suppress(ShardwrightError):
-                models = source.cost_models(hardware, policy=policy)
-                _loaded[_key(hardware, models.versions)] = models
+                _keep(hardware, source.cost_models(hardware, policy=policy))
 
 
 def _follow_parent() -> None:
@@ -156,10 +135,11 @@ def _follow_parent() -> None:
 
 
 def _cost_models(hardware: str, versions: Mapping[str, str]) -> "CostModels":
-    key = _key(hardware, versions)
-    if key not in _loaded:
-        _loaded[key] = _sources[0].cost_models(hardware, versions)
-    return _loaded[key]
+    return _loaded.get(_key(hardware, versions), lambda: _sources[0].cost_models(hardware, versions))
+
+
+def _keep(hardware: str, models: "CostModels") -> None:
+    _loaded.get(_key(hardware, models.versions), lambda: models)
 
 
 def _key(hardware: str, versions: Mapping[str, str]) -> tuple[str, ...]:

@@ -29,7 +29,14 @@ _STATUS: Final[Mapping[str, int]] = {
     "infeasible": 422,
     "no_plan_in_time": 422,
     "plan_not_found": 404,
+    "unknown_model_version": 404,
+    "nothing_to_roll_back_to": 409,
+    "admin_calls_off": 403,
+    "profile_request_not_found": 404,
+    "profile_quota_exceeded": 429,
+    "no_worker": 503,
     "planner_busy": 503,
+    "launch_pending": 503,
     "storage_unavailable": 503,
     "damaged_artifact": 503,
     "body_too_large": 413,
@@ -45,7 +52,14 @@ _TITLES: Final[Mapping[str, str]] = {
     "infeasible": "No plan meets the request",
     "no_plan_in_time": "No plan was found in time",
     "plan_not_found": "No such plan",
+    "unknown_model_version": "No such model or version",
+    "nothing_to_roll_back_to": "No version served before",
+    "admin_calls_off": "Calls that change the service are off",
+    "profile_request_not_found": "No such request for profiles",
+    "profile_quota_exceeded": "The caller's profiles of today are used up",
+    "no_worker": "No live worker serves this hardware",
     "planner_busy": "All planning processes are taken",
+    "launch_pending": "The launch's plan is being made",
     "storage_unavailable": "The database is away",
     "damaged_artifact": "A model version is damaged",
     "body_too_large": "The body is too large",
@@ -59,6 +73,7 @@ _TITLES: Final[Mapping[str, str]] = {
 _POINTERS: Final[Mapping[str, str]] = {
     "unsupported_algorithm": "/algorithm",
     "unknown_hardware": "/devices/hardware",
+    "no_worker": "/hardware",
 }
 
 _HTTP_KINDS: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}
@@ -82,6 +97,12 @@ class UnsupportedMediaType(ShardwrightError):
     """A body whose Content-Type is not JSON."""
 
     kind = "unsupported_media_type"
+
+
+class AdminCallsOff(ShardwrightError):
+    """A call that changes the service, where such calls are not taken."""
+
+    kind = "admin_calls_off"
 
 
 def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The resources: /plan, /estimate, /plans, /healthz, /readyz, /metrics."""
+"""The resources /plan, /estimate, /plans, /healthz, /readyz and /metrics, and what all resources share."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,8 +10,11 @@ from pydantic import BaseModel
 
 from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
+from service.api.model_resources import ModelResources
+from service.api.observing import Observing
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
+from service.api.profiling import ProfileDesk
 from service.api.readiness import Check
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -24,6 +27,9 @@ class Services:
 
     Attributes:
         planning: answers questions.
+        models: tells which versions there are and which serve, and changes it.
+        observing: takes what launchers measured.
+        profiles: answers about tables to be measured.
         metrics: of this service.
         checks: each part of readiness by name.
         body_limits: of request bodies.
@@ -32,6 +38,9 @@ class Services:
     """
 
     planning: Planning
+    models: ModelResources
+    observing: Observing
+    profiles: ProfileDesk
     metrics: Metrics
     checks: Mapping[str, Callable[[], Check]]
     body_limits: BodyLimits
@@ -56,25 +65,29 @@ async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody
 Body = Annotated[ReceivedBody, Depends(_body, scope="function")]
 
 router = APIRouter()
+"""Of the resources of this file."""
 
 
-def _problems(statuses: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+def problem_responses(statuses: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Descriptions of problems by status, for the OpenAPI document."""
     content = {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_SCHEMA}}}
     return {status: {"description": text, "content": content} for status, text in statuses.items()}
 
 
-def _takes(*models: str) -> dict[str, Any]:
+def takes(*models: str) -> dict[str, Any]:
+    """The body that an operation takes, one of some schemas, for the OpenAPI document."""
     refs = [{"$ref": f"#/components/schemas/{model}"} for model in models]
     schema = refs[0] if len(refs) == 1 else {"oneOf": refs}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-_BODY_PROBLEMS = {
+BODY_PROBLEMS = {
     408: "The body took too long.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     503: "No room for now, see Retry-After.",
 }
+"""What can be wrong with any body."""
 
 
 # The functions below that are not async run in threads: parsing and planning never hold up the event loop.
@@ -85,19 +98,22 @@ _BODY_PROBLEMS = {
     operation_id="makePlan",
     summary="Plan where tables go",
     response_model=PlanAnswer,
-    responses=_problems(
+    responses=problem_responses(
         {
             404: "No plan is stored under previous_plan_id.",
             422: "Not valid, not supported, infeasible, or no plan in time: the problem's type says which.",
         }
-        | _BODY_PROBLEMS
-        | {503: "No room for now, or the database that has previous_plan_id is away, see Retry-After."}
+        | BODY_PROBLEMS
+        | {
+            503: "No room for now, or another process makes the plan of this launch_id still, or the database that has "
+            "it, or previous_plan_id, is away, see Retry-After."
+        }
     ),
-    openapi_extra=_takes("PlanRequest"),
+    openapi_extra=takes("PlanRequest"),
 )
 def post_plan(body: Body, services: Given) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
-    return _json(services.planning.plan(body.content, body.arrived))
+    return json_response(services.planning.plan(body.content, body.arrived))
 
 
 @router.post(
@@ -105,18 +121,18 @@ def post_plan(body: Body, services: Given) -> Response:
     operation_id="estimatePlan",
     summary="Price a placement",
     response_model=EstimateAnswer,
-    responses=_problems(
+    responses=problem_responses(
         {
             404: "No plan is stored under plan_id.",
             422: "Not valid, not supported, or not in time: the problem's type says which.",
         }
-        | _BODY_PROBLEMS
+        | BODY_PROBLEMS
     ),
-    openapi_extra=_takes("ShardsEstimateRequest", "StoredEstimateRequest"),
+    openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )
 def post_estimate(body: Body, services: Given) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    return _json(services.planning.estimate(body.content))
+    return json_response(services.planning.estimate(body.content))
 
 
 @router.get(
@@ -124,11 +140,13 @@ def post_estimate(body: Body, services: Given) -> Response:
     operation_id="getPlan",
     summary="A stored plan",
     response_model=PlanAnswer,
-    responses=_problems({404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}),
+    responses=problem_responses(
+        {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
+    ),
 )
 def get_plan(plan_id: str, services: Given) -> Response:
     """The answer as it was given when the plan was made."""
-    return _json(services.planning.stored(plan_id))
+    return json_response(services.planning.stored(plan_id))
 
 
 @router.get(
@@ -136,13 +154,13 @@ def get_plan(plan_id: str, services: Given) -> Response:
     operation_id="diffPlans",
     summary="What moves between two stored plans",
     response_model=PlanDiffAnswer,
-    responses=_problems(
+    responses=problem_responses(
         {404: "No plan is stored under one of the ids, which is named.", 503: "The database is away, see Retry-After."}
     ),
 )
 def get_plan_diff(from_plan_id: str, to_plan_id: str, services: Given) -> Response:
     """Columns that come to a device which did not have them, bytes by device, and what the plans cost."""
-    return _json(services.planning.diff(from_plan_id, to_plan_id))
+    return json_response(services.planning.diff(from_plan_id, to_plan_id))
 
 
 @router.get("/healthz", operation_id="getHealth", summary="Whether the process is alive")
@@ -163,7 +181,7 @@ def get_readiness(services: Given) -> Response:
     checks = {name: check() for name, check in services.checks.items()}
     ready = all(check.usable for check in checks.values())
     states = {name: check.state for name, check in checks.items()}
-    return _json(ReadinessAnswer(ready=ready, checks=states), 200 if ready else 503)
+    return json_response(ReadinessAnswer(ready=ready, checks=states), 200 if ready else 503)
 
 
 @router.get(
@@ -173,12 +191,13 @@ def get_readiness(services: Given) -> Response:
     response_class=Response,
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def get_metrics(services: Given) -> Response:
-    """All metrics of this service."""
+def get_metrics(services: Given) -> Response:
+    """All metrics of this service, and those of the queue as the database has it now."""
     return Response(services.metrics.exposition(), media_type=CONTENT_TYPE)
 
 
-def _json(answer: BaseModel | Mapping[str, Any], status: int = 200) -> Response:
+def json_response(answer: BaseModel | Mapping[str, Any], status: int = 200) -> Response:
+    """An answer as JSON."""
     if isinstance(answer, BaseModel):
         answer = answer.model_dump(mode="json")
     return Response(json.dumps(answer, ensure_ascii=False, allow_nan=False), status, media_type="application/json")

@@ -19,9 +19,21 @@ MAX_BATCH = 2**24
 MAX_POOLING = 1e6
 MAX_FEATURES = 10_000
 MAX_DEVICES = 1_024
+MAX_OBSERVATIONS = 1_000
+MAX_MS = 1e9
 MAX_EXACT_INT = 2**53 - 1
 """Largest integer that every JSON reader holds exactly."""
 
+VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[a-z]+/(analytic-)?[1-9][0-9]{0,8}$"
+"""Names of versions, as answers have them."""
+
+PINNED_COST_MODELS = (
+    "Versions to answer with instead of those that serve, named as answers name them; of what is left out, those that "
+    "serve."
+)
+PINNED = f"{PINNED_COST_MODELS} They are part of the question: with others it is another plan."
+
+NO_NUL = r"^[^\x00]*$"
 PLAN_ID_PATTERN = r"^[0-9a-f]{32}$"
 
 
@@ -49,8 +61,9 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=255, pattern=NO_NUL)]
 Hardware = Annotated[str, Field(pattern=HARDWARE_PATTERN, examples=["cpu-fbgemm"])]
+VersionName = Annotated[str, Field(pattern=VERSION_PATTERN, examples=["cpu-fbgemm/compute/3"])]
 PlanId = Annotated[str, Field(pattern=PLAN_ID_PATTERN, examples=["0f343b0931126a20f133d67c2b018a3b"])]
 MemoryBytes = Annotated[int, Field(ge=1, le=MAX_EXACT_INT)]
 Column = Annotated[int, Field(ge=0, le=MAX_DIM)]
@@ -58,6 +71,8 @@ Columns = Annotated[list[Column], Field(min_length=2, max_length=2, description=
 Devices = Annotated[list[Annotated[int, Field(ge=0, lt=MAX_DEVICES)]], Field(max_length=MAX_DEVICES)]
 Group = Annotated[list[Name], Field(description="Names of two different tables at least.")]
 BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Samples in a step, over all devices.")]
+Duration = Annotated[float, Field(ge=0, le=MAX_MS)]
+Step = Annotated[int, Field(ge=0, le=MAX_EXACT_INT)]
 OptimizerName = Annotated[Optimizer, Field(strict=False, description="Optimizer fused into the backward pass.")]
 
 
@@ -159,6 +174,20 @@ class ConstraintsBody(_Request):
     count_buffers: bool = Field(default=True, description="Whether a step's buffers count as memory.")
 
 
+class CostModelsBody(_Request):
+    """Versions of the cost models, by kind."""
+
+    compute: VersionName | None = None
+    communication: VersionName | None = None
+
+
+class ModelsBody(CostModelsBody):
+    """Versions of the cost models and of the policy that the algorithm asks, by kind."""
+
+    dreamshard: VersionName | None = None
+    autoshard: VersionName | None = None
+
+
 class PlanRequest(_Request):
     """A planning question."""
 
@@ -178,6 +207,13 @@ class PlanRequest(_Request):
         None, ge=1, le=MAX_EXACT_INT, description="From arrival to answer; null is the service's default (2000)."
     )
     seed: int = Field(0, ge=0, le=MAX_EXACT_INT)
+    launch_id: Name | None = Field(
+        None,
+        description="Your name for a launch of many ranks. The first plan stored for it and the rest of the request is "
+        "what all ranks are answered, through whichever replica, whatever the time limit cut short or whichever "
+        "models serve since; ranks that ask at once wait for one plan. Where the database is away: 503. Errors are not "
+        "kept.",
+    )
     constraints: ConstraintsBody = ConstraintsBody()
     previous_plan_id: PlanId | None = Field(
         None,
@@ -193,6 +229,7 @@ class PlanRequest(_Request):
         description="Most bytes of weights and optimizer state that may come to devices that did not have them; null "
         "for any number. Needs previous_plan_id.",
     )
+    models: ModelsBody | None = Field(None, description=PINNED)
 
 
 class ShardBody(_Request):
@@ -218,9 +255,62 @@ class ShardsEstimateRequest(_Request):
         description="Those that the placement was planned with: they say which slices that touch count as one shard.",
     )
     shards: list[ShardBody] = Field(min_length=1, description="They tile every table's columns.")
+    models: CostModelsBody | None = Field(None, description=PINNED_COST_MODELS)
 
 
 class StoredEstimateRequest(_Request):
     """What does a stored plan cost under the models of today? The stored request supplies the rest."""
 
     plan_id: PlanId
+    models: CostModelsBody | None = Field(None, description=PINNED_COST_MODELS)
+
+
+class DecisionRequest(_Request):
+    """Why another version is to serve."""
+
+    reason: str = Field("", max_length=1_000, description="For people; kept with the promotion.")
+
+
+class ObservationBody(_Request):
+    """Mean embedding times of a rank over a range of steps, milliseconds a step."""
+
+    rank: int = Field(ge=0, lt=MAX_DEVICES, description="The plan's device.")
+    steps: list[Step] = Field(min_length=2, max_length=2, description="[start, stop), ascending.")
+    forward_compute_ms: Duration = Field(description="Lookups and pooling.")
+    backward_compute_ms: Duration = Field(description="Gradients with the fused optimizer.")
+    forward_comm_ms: Duration | None = Field(
+        None, description="The forward exchange, from this rank's own start to its end: wait and transfer."
+    )
+    backward_comm_ms: Duration | None = Field(None, description="The backward exchange.")
+    total_ms: Duration | None = Field(None, description="All of a step's embedding part.")
+
+
+class ObservationsRequest(_Request):
+    """What a launcher measured while a plan ran."""
+
+    launch_id: Name | None = Field(
+        None,
+        description="The launch that was measured. What it was answered is compared, should the plan have given way to "
+        "a better one; without it, the plan as it is stored.",
+    )
+    observations: list[ObservationBody] = Field(
+        min_length=1,
+        max_length=MAX_OBSERVATIONS,
+        description="Of one plan. The first that is stored for a launch, rank and step range stays: posting again is "
+        "safe.",
+    )
+    environment: dict[Name, Annotated[str, Field(max_length=255, pattern=NO_NUL)]] = Field(
+        default={},
+        description="Of the machine; at most 16 strings. Retraining takes observations only whose bench (how times are "
+        "taken, a whole number) and device are those of the measurements that it trains on.",
+        examples=[{"device": "AMD EPYC, 1 thread", "bench": "1", "torch": "2.13.0"}],
+    )
+
+
+class ProfilesRequest(_Request):
+    """Tables to measure on the worker pool, each alone."""
+
+    tables: list[TableBody] = Field(min_length=1)
+    hardware: Hardware = Field(description="What to measure on: some live worker must serve it.")
+    global_batch_size: BatchSize
+    optimizer: OptimizerName

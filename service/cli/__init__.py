@@ -9,17 +9,32 @@ import sys
 
 import typer
 
-from service.cli import database, evaluating, measuring, profiling, serving, tables, training, training_policies
+from service.cli import (
+    database,
+    evaluating,
+    measuring,
+    models,
+    profiles,
+    profiling,
+    serving,
+    tables,
+    training,
+    training_policies,
+    working,
+)
 from service.cli.common import fail
 from service.domain.errors import ShardwrightError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(serving.app)
+app.add_typer(working.app)
 app.add_typer(profiling.app)
 app.add_typer(measuring.app)
 training.app.add_typer(training_policies.app)
 app.add_typer(training.app, name="train")
 app.add_typer(evaluating.app)
+app.add_typer(profiles.app, name="profiles")
+app.add_typer(models.app, name="models")
 app.add_typer(database.app, name="db")
 app.add_typer(tables.app, name="tables")
 

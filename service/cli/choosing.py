@@ -9,9 +9,10 @@ import typer
 from service.cli.common import fail
 from service.domain.errors import TooFewMeasurements
 from service.domain.ports import CostModels, MeasurementStore
+from service.domain.versions import COMMUNICATION, COMPUTE, Version
 from service.profiling.active import Chooser
 from service.profiling.campaign import CampaignSettings
-from service.registry.store import COMMUNICATION, COMPUTE, ModelStore, Version
+from service.registry.store import ModelStore
 from service.training.compute_trainer import ComputeTraining
 from service.usecases.train_models import fit_compute
 

@@ -1,10 +1,12 @@
-"""``shardwright db``: the schema, and the measurements that are part of the repository."""
+"""``shardwright db``: the schema, the measurements that are part of the repository, and what is kept."""
+
+from typing import Annotated
 
 import typer
 
 from service.cli.common import DataDir, Hardware, ModelStoreRoot, OptionalHardware, fail, settings_with
 
-app = typer.Typer(no_args_is_help=True, help="The database: its schema and the shipped measurements.")
+app = typer.Typer(no_args_is_help=True, help="The database: its schema, the shipped measurements, and what is kept.")
 
 
 @app.command()
@@ -90,3 +92,32 @@ def export(hardware: Hardware = "cpu-fbgemm", model_store: ModelStoreRoot = None
     path = ModelStore(settings.model_store).measurement_file(hardware)
     write_measurements(path, compute, communication)
     typer.echo(f"{path}: {len(compute)} combinations and {len(communication)} exchanges")
+
+
+Days = Annotated[int | None, typer.Option(min=1, help="Days to keep them for; the settings say how many otherwise.")]
+
+
+@app.command()
+def prune(
+    plans_days: Days = None,
+    observations_days: Days = None,
+    measurements_days: Days = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
+    model_store: ModelStoreRoot = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete plans, launches, observations and superseded measurements that were kept long enough."""
+    from service import wiring
+
+    settings = settings_with(
+        keep_plans_days=plans_days,
+        keep_observations_days=observations_days,
+        keep_measurements_days=measurements_days,
+        model_store=model_store,
+        data_dir=data_dir,
+    )
+    with wiring.database(settings) as engine:
+        found = wiring.prune(settings, engine, dry_run=dry_run)
+    done = "would be deleted" if dry_run else "deleted"
+    for kind, count in found.items():
+        typer.echo(f"{kind.value}: {count} {done}")

@@ -147,7 +147,7 @@ def _evaluation(
     stored: tuple[list["ComputeMeasurement"], list["CommunicationMeasurement"]],
     part: Split,
 ) -> "Evaluation":
-    from service.registry.store import Version
+    from service.domain.versions import Version
     from service.usecases.evaluate_models import evaluate_communication_version, evaluate_compute_version
 
     version = Version(hardware, kind.value, number) if number else store.latest(hardware, kind.value)

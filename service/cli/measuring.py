@@ -55,7 +55,7 @@ def measure(
     Each device's compute runs alone, the exchanges run between as many ranks as there are devices. All plans take
     turns, so that they can be compared.
     """
-    from service import wiring
+    from service import local_planning, wiring
     from service.api.conversion import posed_problem
     from service.api.parsing import parse_plan
     from service.profiling.plan_bench import PlanBench, PlanBenchSettings
@@ -65,7 +65,7 @@ def measure(
     names = _names(plans)
     try:
         asked = parse_plan(read_body(request), limits)
-        models = wiring.local_models(settings, asked.devices.hardware)
+        models = local_planning.local_models(settings, asked.devices.hardware)
     except ShardwrightError as error:
         refuse(error, file=str(request))
     given = _given(names, plans, asked, limits)

@@ -12,17 +12,27 @@ from service.domain.errors import ShardwrightError
 
 app = typer.Typer()
 
+_BESIDE = "cpu-fbgemm"
+
 
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on [8000].")] = None,
     data_dir: DataDir = None,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Also measure new tables for cpu-fbgemm, on this machine's CPU.")
+    ] = False,
 ) -> None:
-    """Serve the HTTP API until SIGTERM or Ctrl-C."""
+    """Serve the HTTP API until SIGTERM or Ctrl-C.
+
+    With --worker one worker runs beside it. What it times on a machine that serves at the same time is noisy: for
+    timings to plan by, run `shardwright worker` on a machine of its own.
+    """
     from service import wiring
 
-    wiring.serve(settings_with(host=host, port=port, data_dir=data_dir))
+    settings = settings_with(host=host, port=port, data_dir=data_dir)
+    wiring.serve(settings, worker=_BESIDE if worker else None)
 
 
 @app.command()
@@ -33,11 +43,11 @@ def plan(request: RequestFile, pretty: Pretty = False) -> None:
     from service.api.planner_worker import use_one_blas_thread
 
     use_one_blas_thread()
-    from service import wiring
+    from service.local_planning import local_planning
 
     body = read_body(request)
     arrived = time.monotonic()
-    planning = wiring.local_planning(settings_with())
+    planning = local_planning(settings_with())
     try:
         answer = planning.plan(body, arrived)
     except ShardwrightError as error:
@@ -51,10 +61,10 @@ def estimate(request: RequestFile, pretty: Pretty = False) -> None:
     from service.api.planner_worker import use_one_blas_thread
 
     use_one_blas_thread()
-    from service import wiring
+    from service.local_planning import local_planning
 
     body = read_body(request)
-    planning = wiring.local_planning(settings_with())
+    planning = local_planning(settings_with())
     try:
         answer = planning.estimate(body)
     except ShardwrightError as error:

@@ -35,7 +35,8 @@ def compute(
     from datetime import UTC, datetime
 
     from service import wiring
-    from service.registry.store import COMPUTE, ModelStore
+    from service.domain.versions import COMPUTE
+    from service.registry.store import ModelStore
     from service.storage.measurements import MeasurementRepository
     from service.training.compute_trainer import ComputeTraining
     from service.usecases.train_models import calibrate_compute_version, train_compute_version
@@ -55,7 +56,7 @@ def compute(
         if previous:
             manifest, _ = store.read(previous)
             mape = manifest["metrics"]["total"]["mape"]
-            typer.echo(f"{calibrated.version} takes the place of {previous}, whose MAPE was {mape:.1%}")
+            typer.echo(f"the MAPE of {previous} was {mape:.1%}")
         return
     epochs = epochs or 200
     with wiring.database(settings) as engine, progress_bar() as bar:
@@ -112,3 +113,4 @@ def _print_trained(trained: "TrainedVersion", rows: str) -> None:
         errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}", coverage)
         grid.add_row(name, str(found.rows), f"{found.mse:.2f}", *errors)
     Console().print(f"{trained.version}, trained on {trained.rows['train']} {rows}", grid)
+    typer.echo(f"a running service takes it up after `shardwright models promote {trained.version}`")

@@ -39,9 +39,6 @@ from service.domain.tables import DIM_MULTIPLE, Optimizer, Table
 ANALYTIC_VERSION = 2
 """Number in the versions' names; raised when a formula here changes."""
 
-ANALYTIC = "analytic-"
-"""What marks the number in a version's name: ``h100/compute/analytic-2``."""
-
 FORWARD_TERMS = ("launches", "tables", "bags", "lookups", "row starts", "new rows", "row misses", "rows again",
                  "output")  # fmt: skip
 """What the time of forward is the sum of; misses are what reads again cost more than those from the cache."""
@@ -254,11 +251,6 @@ class AnalyticCommunication:
         if widths.shape[-1] == 1:
             return np.zeros_like(widths)
         return np.asarray(ASSUMED.exchange_latency_ms + exchanged_bytes(widths, batch_size) / self._bytes_per_ms)
-
-
-def is_analytic(version: str) -> bool:
-    """Whether a version of this name is no measured one."""
-    return version.rsplit("/", 1)[-1].startswith(ANALYTIC)
 
 
 def fingerprint(processor: Processor) -> str:

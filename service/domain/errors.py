@@ -121,10 +121,28 @@ class PlanNotFound(ShardwrightError):
     kind = "plan_not_found"
 
 
+class UnknownModelVersion(ShardwrightError):
+    """There is no such model or version; ``data['known']`` names those that there are."""
+
+    kind = "unknown_model_version"
+
+
+class NothingToRollBackTo(ShardwrightError):
+    """No version served before the one that serves."""
+
+    kind = "nothing_to_roll_back_to"
+
+
 class PlannerBusy(ShardwrightError):
     """All planning processes and their queue are taken; ``data['retry_after_s']`` says when to return."""
 
     kind = "planner_busy"
+
+
+class LaunchPending(ShardwrightError):
+    """Another process makes the plan of the launch still; ``data['retry_after_s']`` says when to return."""
+
+    kind = "launch_pending"
 
 
 class StorageUnavailable(ShardwrightError):

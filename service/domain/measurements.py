@@ -21,6 +21,12 @@ class Split(StrEnum):
 CHOSEN_BY = "chosen_by"
 """Names, in the environment of a measurement, the models that chose what was measured; absent from random draws."""
 
+NOISY = "noisy"
+"""Marks, in the environment of a measurement, that its repeats disagreed: it stays out of training."""
+
+STANDS_FOR = "stands_for"
+"""Names, in the environment of a measurement, the part of a table whose rows were cut for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ComputeMeasurement:
@@ -66,9 +72,12 @@ class ComputeMeasurement:
         """Part that all its tables belong to (see ``table_part``); None where they are of several.
 
         So a table that is judged on was never trained on, at whatever width, precision or batch size. A combination
-        that mixes parts is of no use: in training it would tell of tables that are judged on.
+        that mixes parts is of no use: in training it would tell of tables that are judged on. So is a table with cut
+        rows that is of another part than it was with all of them.
         """
         parts = {table_part(table) for table in self.tables}
+        if STANDS_FOR in self.environment:
+            parts.add(Split(self.environment[STANDS_FOR]))
         return parts.pop() if len(parts) == 1 else None
 
 
@@ -117,9 +126,13 @@ Kind = TypeVar("Kind", ComputeMeasurement, CommunicationMeasurement)
 
 
 def comparable(measurements: Sequence[Kind]) -> list[Kind]:
-    """Those by the newest version of the bench, on the device that was measured last: others' times do not mix."""
-    newest = max((_bench(m.environment) for m in measurements), default=0)
-    found = [m for m in measurements if _bench(m.environment) == newest]
+    """Those by the newest version of the bench, on the device that was measured last: others' times do not mix.
+
+    Those whose repeats disagreed are left out.
+    """
+    clean = [m for m in measurements if NOISY not in m.environment]
+    newest = max((_bench(m.environment) for m in clean), default=0)
+    found = [m for m in clean if _bench(m.environment) == newest]
     last = max(found, key=lambda m: m.measured_at, default=None)
     return [m for m in found if last is None or m.environment.get("device") == last.environment.get("device")]
 

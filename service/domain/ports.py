@@ -1,6 +1,6 @@
 """What the inner rooms ask of the outer ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from service.domain.error_law import ErrorLaw
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
 from service.domain.policy import PlacementPolicy
+from service.domain.profiles import ProfileRequest, ProfileTerms, TableProfile
+from service.domain.retention import Kept, Retention, TrainedBench
 from service.domain.tables import Optimizer, Table
 
 Floats = NDArray[np.float64]
@@ -232,6 +234,56 @@ class PlanStore(Protocol):
 
         That is the first that was put there; but one whose answer's ``status`` is ``cut_short`` gives way to one that
         is ``complete`` or costs less.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
+
+class RetentionStore(Protocol):
+    """Deletes what is kept no longer; all of it raises StorageUnavailable where the database cannot be reached."""
+
+    def prune(self, kind: Kept, keep: Retention, trained: Collection[TrainedBench], limit: int) -> int:
+        """Deletes so many rows at most, in a short transaction; says how many. 0 where nothing is left to delete.
+
+        Args:
+            kind: of what.
+            keep: how long.
+            trained: benches whose measurements stay, since versions that exist were trained on them.
+            limit: of one transaction.
+        """
+
+    def prunable(self, keep: Retention, trained: Collection[TrainedBench]) -> dict[Kept, int]:
+        """How many rows of each kind would be deleted; locks nothing."""
+
+
+class ProfileStore(Protocol):
+    """Keeps profiles, and queues each once however many ask."""
+
+    def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
+        """Queues those that are not known yet, as far as the caller's quota goes; how many that were.
+
+        Raises:
+            NoWorker: there are new ones, and no live worker serves their hardware.
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def request(self, named: Sequence[tuple[str, TableProfile]], caller: str, terms: ProfileTerms) -> ProfileRequest:
+        """Stores a request and queues those of its profiles that are not known yet, all or nothing.
+
+        Args:
+            named: tables by name; of one hardware.
+            caller: who asks.
+            terms: what callers may queue.
+
+        Raises:
+            NoWorker: there are new ones, and no live worker serves their hardware.
+            ProfileQuotaExceeded: there are more new ones than the caller may queue today.
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def get_request(self, request_id: str) -> ProfileRequest | None:
+        """The request with this id and where its profiles stand, or None.
 
         Raises:
             StorageUnavailable: the database cannot be reached.

@@ -1,7 +1,5 @@
 """Whether what is to be measured can be measured on a device of this machine."""
 
-import torch
-
 from service.cost_models.data_sheets import DATA_SHEETS
 from service.domain.errors import MeasurementRefused
 
@@ -16,7 +14,7 @@ def refuse_device(hardware: str, device: str) -> None:
     if device == "cpu":
         _refuse_gpus_on_cpu(hardware)
     else:
-        _refuse_missing_gpu(torch.device(device))
+        _refuse_missing_gpu(device)
 
 
 def _refuse_gpus_on_cpu(hardware: str) -> None:
@@ -27,7 +25,9 @@ def _refuse_gpus_on_cpu(hardware: str) -> None:
         )
 
 
-def _refuse_missing_gpu(device: torch.device) -> None:
+def _refuse_missing_gpu(device: str) -> None:
+    import torch
+
     found = torch.cuda.device_count()
-    if (device.index or 0) >= found:
+    if (torch.device(device).index or 0) >= found:
         raise MeasurementRefused(f"there is no {device}: this machine has {found} GPUs, numbered from 0")

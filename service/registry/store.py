@@ -1,34 +1,16 @@
-"""Model versions at ``<root>/<hardware>/<model>/<version>/{manifest.json, weights.safetensors}``.
-
-The root is any fsspec location. Weights are safetensors with their sha256 in the manifest, and the manifest carries
-a hash of itself: no pickle is ever loaded, and a damaged file is refused by name.
+"""Models from the versions of a store, and from data sheets.
 
 Hardware that has a data sheet is priced by it, as version ``analytic-<number>``, until there is a trained version: for
 compute and for communication each on its own.
 """
 
-import hashlib
-import json
-import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import numpy as np
-from fsspec.core import url_to_fs
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from service.cost_models.analytic import (
-    ANALYTIC,
-    ANALYTIC_VERSION,
-    AnalyticCommunication,
-    AnalyticCompute,
-    fingerprint,
-    is_analytic,
-)
+from service.cost_models.analytic import ANALYTIC_VERSION, AnalyticCommunication, AnalyticCompute, fingerprint
 from service.cost_models.arrays import Arrays
 from service.cost_models.calibrated import CALIBRATED, CalibratedCompute, Calibration, analytic_of
 from service.cost_models.communication import CommunicationModel, MeasuredExchanges
@@ -39,47 +21,17 @@ from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.plan import LEARNED, Algorithm, content_hash
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
+from service.domain.versions import COMMUNICATION, COMPUTE, ModelName, Version
 from service.policies.autoshard import AutoShardNetworks
 from service.policies.dreamshard import DreamShardNetworks
-
-FORMAT = 1
-"""Layout of a manifest; raised when it changes."""
-
-COMPUTE, COMMUNICATION = "compute", "communication"
+from service.registry.artifacts import Artifacts
 
 _POLICIES: Mapping[Algorithm, Callable[[str, Arrays, int], PlacementPolicy]] = {
     Algorithm.DREAMSHARD: DreamShardNetworks,
     Algorithm.AUTOSHARD: AutoShardNetworks,
 }
 
-_MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
-_MEASUREMENTS, _MEASUREMENT_FILE = "measurements", "measurements.json.gz"
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One version of one model of one hardware.
-
-    Attributes:
-        hardware: what it is for.
-        model: ``compute``, ``communication``, or an algorithm whose policy it is.
-        number: counts up.
-        analytic: whether it comes from a data sheet, and so is no file of a store.
-    """
-
-    hardware: str
-    model: str
-    number: int
-    analytic: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.hardware}/{self.model}/{ANALYTIC if self.analytic else ''}{self.number}"
-
-    @classmethod
-    def parse(cls, name: str) -> "Version":
-        """The version of a name ``<hardware>/<model>/[analytic-]<number>``; ValueError for any other text."""
-        hardware, model, number = name.split("/")
-        return cls(hardware, model, int(number.removeprefix(ANALYTIC)), is_analytic(name))
+_KINDS = (COMPUTE, COMMUNICATION)
 
 
 class ModelStore:
@@ -92,28 +44,47 @@ class ModelStore:
             root: where versions are kept.
             sheets: what prices hardware of which no version is kept, by its name.
         """
-        self._fs: fsspec.AbstractFileSystem
-        self._fs, self._root = url_to_fs(root)
+        self._artifacts = Artifacts(root)
         self._sheets = sheets
 
     def hardware(self) -> list[str]:
         """Hardware that has a compute and a communication version, trained or analytic; sorted."""
-        names = {*self._children(self._root), *self._sheets}
-        kinds = (COMPUTE, COMMUNICATION)
-        return sorted(n for n in names if all(self._analytic(n, kind) or self.latest(n, kind) for kind in kinds))
+        names = {*self._artifacts.hardware(), *self._sheets}
+        return sorted(name for name in names if all(self.newest(name, kind) for kind in _KINDS))
 
     def newest(self, hardware: str, model: str) -> Version | None:
         """The newest trained version of a model, else the analytic one, or None."""
-        return self.latest(hardware, model) or self._analytic(hardware, model)
+        return self.latest(hardware, model) or self.analytic(hardware, model)
 
     def latest(self, hardware: str, model: str) -> Version | None:
         """The newest trained version of a model, or None."""
-        numbers = self._numbers(hardware, model)
-        whole = (
-            n for n in sorted(numbers, reverse=True) if self._fs.exists(self._path(hardware, model, str(n), _MANIFEST))
-        )
-        found = next(whole, None)
+        numbers = reversed(self._artifacts.numbers((hardware, model)))
+        found = next((number for number in numbers if self._artifacts.has((hardware, model), number)), None)
         return Version(hardware, model, found) if found else None
+
+    def analytic(self, hardware: str, model: str) -> Version | None:
+        """The analytic version of a model, or None; exchanges of processors and policies have none."""
+        sheet = self._sheets.get(hardware)
+        priced = {COMPUTE: sheet is not None, COMMUNICATION: isinstance(sheet, DataSheet)}
+        return Version(hardware, model, ANALYTIC_VERSION, analytic=True) if priced.get(model) else None
+
+    def models(self) -> list[ModelName]:
+        """All models that have a version, trained or analytic; sorted."""
+        stored = [(hardware, model) for hardware in self._artifacts.hardware() for model in self._models_of(hardware)]
+        analytic = [(hardware, kind) for hardware in self._sheets for kind in _KINDS if self.analytic(hardware, kind)]
+        return sorted({*analytic, *(model for model in stored if self.latest(*model))})
+
+    def versions(self, hardware: str, model: str) -> list[Version]:
+        """All versions of a model, the analytic one first and then the oldest."""
+        numbers = self._artifacts.numbers((hardware, model))
+        trained = [Version(hardware, model, n) for n in numbers if self._artifacts.has((hardware, model), n)]
+        return [*filter(None, [self.analytic(hardware, model)]), *trained]
+
+    def has(self, version: Version) -> bool:
+        """Whether there is such a version, sound or not."""
+        if version.analytic:
+            return version == self.analytic(*version.of)
+        return self._artifacts.has(version.of, version.number)
 
     def policies(self, hardware: str) -> list[Algorithm]:
         """Algorithms of which there is a policy for a hardware."""
@@ -133,14 +104,12 @@ class ModelStore:
             UnknownHardware: there are none; ``data['known']`` names the hardware that has them.
             DamagedArtifact: a file is missing, damaged or of another format.
         """
-        known = self.hardware()
-        if hardware not in known:
+        if hardware not in (known := self.hardware()):
             raise UnknownHardware(
                 f"no cost models for hardware {hardware!r}; known: {', '.join(known) or 'none'}", known=known
             )
         compute, communication = (
-            Version.parse(versions[kind]) if versions else self.newest(hardware, kind)
-            for kind in (COMPUTE, COMMUNICATION)
+            Version.parse(versions[kind]) if versions else self.newest(hardware, kind) for kind in _KINDS
         )
         if compute is None or communication is None:
             raise DamagedArtifact(f"a model version of {hardware} vanished while it was being read")
@@ -158,9 +127,10 @@ class ModelStore:
         manifest, weights = self.read(version)
         try:
             features_version = int(manifest["features_version"])
+            networks = _POLICIES[Algorithm(version.model)]
         except (KeyError, TypeError, ValueError) as error:
             raise _of_another_release(version, error) from error
-        return _POLICIES[Algorithm(version.model)](str(version), weights, features_version)
+        return networks(str(version), weights, features_version)
 
     def compute_model(self, version: Version) -> ComputeModel | CalibratedCompute:
         """Loads a compute model of either kind; raises DamagedArtifact where its files are not what was written."""
@@ -187,15 +157,26 @@ class ModelStore:
         _check_has_errors(version, weights)
         return CommunicationModel(str(version), weights, measured).with_errors(weights)
 
+    def check(self, version: Version) -> None:
+        """Loads a version and lets it go; raises DamagedArtifact where that fails."""
+        if version.model == COMPUTE:
+            self._compute(version)
+        elif version.model == COMMUNICATION:
+            self._communication(version)
+        else:
+            self.policy(version)
+
+    def facts(self, version: Version) -> Mapping[str, Any]:
+        """What the manifest of a trained version says; raises DamagedArtifact where it is not what was written."""
+        return self._artifacts.manifest(version)
+
     def measurement_file(self, hardware: str) -> str:
         """Where the measurements behind a hardware's versions are kept; a path for fsspec."""
-        return str(self._fs.unstrip_protocol(self._path(hardware, _MEASUREMENTS, _MEASUREMENT_FILE)))
+        return self._artifacts.measurement_file(hardware)
 
     def measurement_files(self) -> dict[str, str]:
         """The measurement files that are there, by hardware."""
-        names = self._children(self._root)
-        found = {name: self._path(name, _MEASUREMENTS, _MEASUREMENT_FILE) for name in names}
-        return {name: self.measurement_file(name) for name, path in found.items() if self._fs.exists(path)}
+        return self._artifacts.measurement_files()
 
     def read(self, version: Version) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
         """Manifest and arrays of a version, integrity checked.
@@ -203,14 +184,7 @@ class ModelStore:
         Raises:
             DamagedArtifact: a file is missing, altered or of another format.
         """
-        manifest = self._manifest(version)
-        raw = self._bytes(version, _WEIGHTS)
-        if hashlib.sha256(raw).hexdigest() != manifest["weights_sha256"]:
-            raise DamagedArtifact(f"{version}: {_WEIGHTS} does not match its sha256: restore it or train a new version")
-        try:
-            return manifest, load(raw)
-        except SafetensorError as error:
-            raise DamagedArtifact(f"{version}: {_WEIGHTS} is not a safetensors file: {error}") from error
+        return self._artifacts.read(version)
 
     def write(
         self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
@@ -223,23 +197,18 @@ class ModelStore:
             weights: arrays by name.
             facts: what the manifest says besides format, name and hashes; JSON-like.
         """
-        raw = save({name: np.ascontiguousarray(array, dtype=np.float32) for name, array in weights.items()})
-        facts = {**facts, "weights_sha256": hashlib.sha256(raw).hexdigest()}
-        content_hash(facts)  # What JSON cannot hold is refused before anything is written.
-        version = self._claim(hardware, model)
-        try:
-            manifest = {"format": FORMAT, "version": str(version), **facts}
-            manifest["manifest_hash"] = content_hash(manifest)
-            folder = self._path(hardware, model, str(version.number))
-            self._fs.pipe_file(posixpath.join(folder, _WEIGHTS), raw)
-            # The manifest comes last and in one step: a version without one is none.
-            unfinished = posixpath.join(folder, f".{_MANIFEST}")
-            self._fs.pipe_file(unfinished, json.dumps(manifest, indent=1).encode() + b"\n")
-            self._fs.mv(unfinished, posixpath.join(folder, _MANIFEST))
-        except BaseException:
-            self._fs.rm(self._path(hardware, model, str(version.number)), recursive=True)
-            raise
-        return version
+        return self._artifacts.write((hardware, model), weights, facts)
+
+    def numbers(self, hardware: str, model: str) -> list[int]:
+        """Numbers of a model that are taken, by versions and by what is left of some; ascending."""
+        return self._artifacts.numbers((hardware, model))
+
+    def delete(self, hardware: str, model: str, number: int) -> None:
+        """Deletes a trained version, or what is left of one, whole or not at all."""
+        self._artifacts.delete((hardware, model), number)
+
+    def _models_of(self, hardware: str) -> list[str]:
+        return [name for name in self._artifacts.models(hardware) if name in _KINDS or name in LEARNED]
 
     def _policy_version(
         self, hardware: str, versions: Mapping[str, str] | None, policy: Algorithm | None
@@ -264,59 +233,13 @@ class ModelStore:
         return (
             fingerprint(self._processor(version))
             if version.analytic
-            else str(self._manifest(version)["weights_sha256"])
+            else str(self._artifacts.manifest(version)["weights_sha256"])
         )
 
-    def _analytic(self, hardware: str, model: str) -> Version | None:
-        """The analytic version that a data sheet makes; exchanges of processors have none."""
-        sheet = self._sheets.get(hardware)
-        priced = sheet is not None if model == COMPUTE else isinstance(sheet, DataSheet)
-        return Version(hardware, model, ANALYTIC_VERSION, analytic=True) if priced else None
-
     def _processor(self, version: Version) -> Processor:
-        if version != self._analytic(version.hardware, version.model):
+        if version != self.analytic(*version.of):
             raise DamagedArtifact(f"{version}: this code has no such analytic version")
         return self._sheets[version.hardware]
-
-    def _claim(self, hardware: str, model: str) -> Version:
-        """The next number, its folder made: two writers never share one."""
-        while True:
-            number = max(self._numbers(hardware, model), default=0) + 1
-            try:
-                self._fs.makedirs(self._path(hardware, model, str(number)), exist_ok=False)
-            except FileExistsError:
-                continue
-            return Version(hardware, model, number)
-
-    def _numbers(self, hardware: str, model: str) -> list[int]:
-        return [int(name) for name in self._children(self._path(hardware, model)) if name.isdecimal()]
-
-    def _manifest(self, version: Version) -> dict[str, Any]:
-        try:
-            manifest = json.loads(self._bytes(version, _MANIFEST), parse_constant=_refuse_constant)
-        except ValueError as error:
-            raise DamagedArtifact(f"{version}: {_MANIFEST} is not JSON: {error}") from error
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise DamagedArtifact(f"{version}: {_MANIFEST} is not of format {FORMAT}, which this code reads")
-        stated = manifest.pop("manifest_hash", None)
-        if stated != content_hash(manifest) or manifest.get("version") != str(version):
-            raise DamagedArtifact(f"{version}: {_MANIFEST} was altered: restore it or train a new version")
-        return manifest
-
-    def _bytes(self, version: Version, name: str) -> bytes:
-        path = self._path(version.hardware, version.model, str(version.number), name)
-        try:
-            return bytes(self._fs.cat_file(path))
-        except OSError as error:
-            raise DamagedArtifact(f"{version}: {name} cannot be read: {error}") from error
-
-    def _children(self, path: str) -> list[str]:
-        if not self._fs.isdir(path):
-            return []
-        return sorted(posixpath.basename(child.rstrip("/")) for child in self._fs.ls(path, detail=False))
-
-    def _path(self, *parts: str) -> str:
-        return posixpath.join(self._root, *parts)
 
 
 def _check_has_errors(version: Version, weights: Mapping[str, object]) -> None:
@@ -330,10 +253,6 @@ def _of_another_release(version: Version, error: Exception) -> DamagedArtifact:
         f"{version}: it does not have what a {version.model} model of this release has ({error!r}): it was written "
         f"by another one; train it again with `shardwright train {version.model} --hardware {version.hardware}`"
     )
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -96,6 +96,19 @@ def build_unpooled_engine(
     )
 
 
+def libpq_parameters(url: str | URL, application_name: str) -> tuple[str, dict[str, Any]]:
+    """A URL for libpq and what connections get besides, for a pool that is not SQLAlchemy's.
+
+    Time limits are those of ``build_engine``.
+
+    Raises:
+        InvalidDatabaseUrl: the URL is malformed or of another database.
+    """
+    parsed = _parsed(url)
+    plain = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+    return plain, _connect_args(parsed, application_name, statement_timeout_ms=30_000, lock_timeout_ms=5_000)
+
+
 @contextmanager
 def storage_errors() -> Iterator[None]:
     """Turns failures of the connection, the pool or the server inside the block into ``StorageUnavailable``.

@@ -59,7 +59,7 @@ class MeasurementRepository:
         added = 0
         for chunk in _chunks(measurements):
             with storage_errors(), self._engine.begin() as connection:
-                added += _add_compute(connection, chunk)
+                added += insert_compute(connection, chunk)
         return added
 
     def compute(self, hardware: str) -> list[ComputeMeasurement]:
@@ -133,7 +133,8 @@ def _insert_new(connection: Connection, row: _MeasurementRow, values: Sequence[M
     return {(campaign, index): identity for identity, campaign, index in inserted}
 
 
-def _add_compute(connection: Connection, measurements: Iterable[ComputeMeasurement]) -> int:
+def insert_compute(connection: Connection, measurements: Iterable[ComputeMeasurement]) -> int:
+    """Stores, in the transaction of a connection, measurements that are not there yet; how many that were."""
     by_key = _by_key(measurements)
     ids = _insert_new(connection, ComputeMeasurementRow, [_compute_values(by_key[key]) for key in sorted(by_key)])
     prints = {key: [content_hash(configuration_content(table)) for table in by_key[key].tables] for key in ids}

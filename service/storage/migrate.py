@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from service.domain.errors import ShardwrightError
 from service.storage.engine import build_unpooled_engine, storage_errors
-from service.storage.rows import Row
+from service.storage.schema import METADATA, QUEUE_TABLES, declared_here
 
 LOCK_KEY = 0x5368_6172_6477_7267
 """Key of the advisory lock that a migrator holds."""
@@ -67,8 +67,8 @@ def drift(engine: Engine) -> list[Any]:
         StorageUnavailable: the database cannot be reached.
     """
     with storage_errors(), engine.connect() as connection:
-        options = {"compare_type": True, "compare_server_default": True}
-        return list(compare_metadata(MigrationContext.configure(connection, opts=options), Row.metadata))
+        options = {"compare_type": True, "compare_server_default": True, "include_name": declared_here}
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), METADATA))
 
 
 def upgrade(engine: Engine, lock_wait_s: float = 60.0) -> None:
@@ -125,7 +125,8 @@ def _verify(engine: Engine) -> None:
     revision, wanted = current(engine), head()
     if revision != wanted:
         raise MigrationFailed(f"the database is at revision {revision!r} after migrating to {wanted!r}")
-    missing = Row.metadata.tables.keys() - set(inspect(engine).get_table_names())
+    wanted_tables = {*METADATA.tables, f"{QUEUE_TABLES}jobs", f"{QUEUE_TABLES}workers"}
+    missing = wanted_tables - set(inspect(engine).get_table_names())
     if missing:
         raise MigrationFailed(f"the database is at revision {revision!r} but lacks {', '.join(sorted(missing))}")
 

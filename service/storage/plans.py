@@ -1,12 +1,16 @@
 """The plan repository."""
 
-from sqlalchemy import Engine, func, or_, select
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Engine, Select, func, or_, select, true, union, update
 from sqlalchemy.dialects.postgresql import Insert, insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.domain.ports import StoredPlan
 from service.storage.engine import storage_errors
-from service.storage.rows import PlanRow
+from service.storage.rows import GivenAnswerRow, PlanRow
+
+_GRAIN = timedelta(hours=1)
 
 
 class PlanRepository:
@@ -17,13 +21,13 @@ class PlanRepository:
         self._engine = engine
 
     def get(self, plan_id: str) -> StoredPlan | None:
-        """The plan with this id, or None.
+        """The plan with this id, or None; it counts as used.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
-        with storage_errors(), Session(self._engine) as session:
-            row = session.get(PlanRow, plan_id)
+        with storage_errors(), Session(self._engine) as session, session.begin():
+            row = used_plan(session, plan_id)
             return _stored(row) if row else None
 
     def put(self, plan: StoredPlan) -> StoredPlan:
@@ -40,6 +44,42 @@ class PlanRepository:
             row = session.scalars(select(PlanRow).where(PlanRow.plan_id == plan.plan_id)).one()
             return _stored(row)
 
+    def models_named(self, days: float) -> set[str]:
+        """Names of the versions of plans asked for in the last days, and of all answers kept for launches and observed.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        used = _models_of(PlanRow).where(PlanRow.last_used_at > func.now() - timedelta(days=days))
+        with storage_errors(), Session(self._engine) as session:
+            return set(session.scalars(union(used, _models_of(GivenAnswerRow))))
+
+
+def used_plan(session: Session, plan_id: str) -> PlanRow | None:
+    """The plan with this id, or None. What is returned is not pruned for as long as plans are kept.
+
+    Whoever prunes it at this moment has it first: a use that could not be noted finds no plan.
+    """
+    row, stale = session.execute(
+        select(PlanRow, not_noted(PlanRow.last_used_at)).where(PlanRow.plan_id == plan_id)
+    ).one_or_none() or (None, False)
+    if stale:
+        noted = update(PlanRow).where(PlanRow.plan_id == plan_id).values(last_used_at=func.now())
+        if session.scalar(noted.returning(PlanRow.plan_id)) is None:
+            return None
+    return row
+
+
+def _models_of(row: type[PlanRow] | type[GivenAnswerRow]) -> Select[str]:
+    """Names of the versions that answers were made with."""
+    named = func.json_each_text(row.answer["models"]).table_valued("key", "value")
+    return select(named.c.value).select_from(row).join(named, true())
+
+
+def not_noted(last_used_at: InstrumentedAttribute[datetime]) -> ColumnElement[bool]:
+    """Whether a use is to be noted: once an hour, so that reading seldom writes."""
+    return last_used_at < func.now() - _GRAIN
+
 
 def _put(plan: StoredPlan) -> Insert:
     values = _values(plan)
@@ -47,7 +87,7 @@ def _put(plan: StoredPlan) -> Insert:
     better = or_(fresh.excluded.answer["status"].astext == "complete", fresh.excluded.max_cost_ms < PlanRow.max_cost_ms)
     return fresh.on_conflict_do_update(
         index_elements=[PlanRow.plan_id],
-        set_={name: fresh.excluded[name] for name in values} | {"created_at": func.now()},
+        set_={name: fresh.excluded[name] for name in values} | {"created_at": func.now(), "last_used_at": func.now()},
         where=(PlanRow.answer["status"].astext == "cut_short") & better,
     )
 
@@ -60,6 +100,7 @@ def _values(plan: StoredPlan) -> dict[str, object]:
         "max_cost_ms": plan.max_cost_ms,
         "request": dict(plan.request),
         "answer": dict(plan.answer),
+        "previous_plan_id": plan.request.get("previous_plan_id"),
     }
 
 

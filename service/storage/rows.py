@@ -9,7 +9,9 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
+    Index,
     Integer,
     MetaData,
     Text,
@@ -32,7 +34,8 @@ def _durations(column: str) -> CheckConstraint:
     return CheckConstraint(f"0 <= ALL ({column}) AND 'Infinity' > ALL ({column})", name=f"{column}_finite")
 
 
-def _positive(column: str) -> CheckConstraint:
+def positive(column: str) -> CheckConstraint:
+    """A constraint on a column of numbers."""
     return CheckConstraint(f"{column} > 0", name=f"{column}_positive")
 
 
@@ -72,6 +75,9 @@ class PlanRow(Row):
     # JSON, not JSONB: the answer is given again as it was, members in their order.
     answer: Mapped[Json] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    previous_plan_id: Mapped[str | None] = mapped_column(ForeignKey("plans.plan_id"), index=True)
+    # To the hour, so that reading a plan seldom writes.
+    last_used_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
 
 
 class TableConfigurationRow(Row):
@@ -79,9 +85,9 @@ class TableConfigurationRow(Row):
 
     __tablename__ = "table_configurations"
     __table_args__ = (
-        _positive("num_embeddings"),
-        _positive("num_features"),
-        _positive("histogram_batch_size"),
+        positive("num_embeddings"),
+        positive("num_features"),
+        positive("histogram_batch_size"),
         _duration("pooling_factor"),
         CheckConstraint("(histogram_batch_size IS NULL) = (fractions IS NULL)", name="histogram_whole"),
     )
@@ -105,8 +111,8 @@ class ComputeMeasurementRow(Row):
     __table_args__ = (
         UniqueConstraint("campaign", "index"),
         CheckConstraint("index >= 0", name="index_not_negative"),
-        _positive("batch_size"),
-        _positive("repeats"),
+        positive("batch_size"),
+        positive("repeats"),
         _duration("forward_ms"),
         _duration("backward_ms"),
         _duration("forward_spread"),
@@ -133,7 +139,7 @@ class MeasuredTableRow(Row):
     """One table of a measured combination."""
 
     __tablename__ = "measured_tables"
-    __table_args__ = (_positive("embedding_dim"),)
+    __table_args__ = (positive("embedding_dim"),)
 
     measurement_id: Mapped[int] = mapped_column(
         ForeignKey("compute_measurements.id", ondelete="CASCADE"), primary_key=True
@@ -150,8 +156,8 @@ class CommunicationMeasurementRow(Row):
     __table_args__ = (
         UniqueConstraint("campaign", "index"),
         CheckConstraint("index >= 0", name="index_not_negative"),
-        _positive("batch_size"),
-        _positive("repeats"),
+        positive("batch_size"),
+        positive("repeats"),
         CheckConstraint(
             "cardinality(widths) = cardinality(start_delays_ms) AND cardinality(widths) = cardinality(forward_wait_ms) "
             "AND cardinality(widths) = cardinality(forward_transfer_ms) "
@@ -178,3 +184,92 @@ class CommunicationMeasurementRow(Row):
     repeats: Mapped[int]
     environment: Mapped[Environment]
     measured_at: Mapped[datetime]
+
+
+class PromotionRow(Row):
+    """The decision that a version serves; rows are added, never changed."""
+
+    __tablename__ = "promotions"
+    __table_args__ = (
+        positive("version_number"),
+        CheckConstraint("undoes < id", name="undoes_an_earlier_one"),
+        Index(None, "hardware", "model", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    hardware: Mapped[str]
+    model: Mapped[str]
+    version_number: Mapped[int | None]
+    promoted_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    promoted_by: Mapped[str]
+    reason: Mapped[str]
+    comparison: Mapped[Json | None]
+    undoes: Mapped[int | None] = mapped_column(ForeignKey("promotions.id"), unique=True)
+
+
+class GivenAnswerRow(Row):
+    """An answer that a launch was given or that was observed: its plan may have given way to a better one since."""
+
+    __tablename__ = "given_answers"
+
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.plan_id"), primary_key=True)
+    # Hash of the answer.
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    answer: Mapped[Json] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+def _given_answer() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["plan_id", "digest"], ["given_answers.plan_id", "given_answers.digest"])
+
+
+class LaunchRow(Row):
+    """What a launch was answered, or who makes the answer."""
+
+    __tablename__ = "launches"
+    __table_args__ = (
+        _given_answer(),
+        CheckConstraint("(plan_id IS NULL) = (digest IS NULL)", name="answer_whole"),
+    )
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    launch_id: Mapped[str] = mapped_column(primary_key=True)
+    request_hash: Mapped[str] = mapped_column(primary_key=True)
+    plan_id: Mapped[str | None] = mapped_column(index=True)
+    digest: Mapped[str | None]
+    claimed_by: Mapped[str]
+    claimed_until: Mapped[datetime]
+    # To the hour, as that of plans.
+    last_used_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
+
+
+class ObservationRow(Row):
+    """Mean times of some steps of a rank; ``launch_id`` is empty where the launcher named none."""
+
+    __tablename__ = "observations"
+    __table_args__ = (
+        UniqueConstraint("plan_id", "launch_id", "rank", "start_step", "stop_step"),
+        _given_answer(),
+        CheckConstraint("rank >= 0", name="rank_not_negative"),
+        CheckConstraint("0 <= start_step AND start_step < stop_step", name="steps_ascend"),
+        _duration("forward_compute_ms"),
+        _duration("backward_compute_ms"),
+        _duration("forward_comm_ms"),
+        _duration("backward_comm_ms"),
+        _duration("total_ms"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    plan_id: Mapped[str]
+    digest: Mapped[str]
+    launch_id: Mapped[str]
+    rank: Mapped[int]
+    start_step: Mapped[int] = mapped_column(BigInteger)
+    stop_step: Mapped[int] = mapped_column(BigInteger)
+    forward_compute_ms: Mapped[float]
+    backward_compute_ms: Mapped[float]
+    forward_comm_ms: Mapped[float | None]
+    backward_comm_ms: Mapped[float | None]
+    total_ms: Mapped[float | None]
+    environment: Mapped[Environment]
+    observed_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)

@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.registry import Collector
 
 from service.domain.plan import Algorithm
+from service.domain.versions import Version
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _NOVELTY_BUCKETS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_RATIO_BUCKETS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,7 +40,8 @@ class Metrics:
         )
         self._plans = Counter(
             "shardwright_plans",
-            "Planning questions by outcome: a plan's status, stored, shared with another request, or a kind of error.",
+            "Planning questions by outcome: a plan's status, stored, shared with another request, given to the same "
+            "launch before, or a kind of error.",
             ["algorithm", "outcome"],
             registry=registry,
         )
@@ -66,6 +70,26 @@ class Metrics:
             "Plans answered without being stored: the database was away.",
             registry=registry,
         )
+        self._observed = Counter(
+            "shardwright_observed_costs",
+            "Costs that launchers measured, by whether they are within the 90% interval: yes, no, or untold.",
+            ["hardware", "part", "within"],
+            registry=registry,
+        )
+        self._drift = Histogram(
+            "shardwright_observed_over_predicted",
+            "What launchers measured over what was predicted when the plan was made.",
+            ["hardware", "part"],
+            buckets=_RATIO_BUCKETS,
+            registry=registry,
+        )
+        self._novel = Counter(
+            "shardwright_novel_tables",
+            "Tables of answers that are unlike those measured, by what became of measuring them: queued, left_out "
+            "(known, or beyond the quota), no_worker, failed, or dropped.",
+            ["outcome"],
+            registry=registry,
+        )
         self.planner_running = Gauge(
             "shardwright_planner_running", "Requests in a planning process.", registry=registry
         )
@@ -76,7 +100,19 @@ class Metrics:
             "shardwright_planner_deaths", "Planning processes that died or were stuck.", registry=registry
         )
         self._models = Gauge(
-            "shardwright_model_info", "Cost models loaded.", ["hardware", "kind", "version"], registry=registry
+            "shardwright_model_info", "Versions that serve.", ["hardware", "kind", "version"], registry=registry
+        )
+        self._followed = Counter(
+            "shardwright_promotions_followed",
+            "Promotions and rollbacks after which another version serves here.",
+            ["hardware", "kind"],
+            registry=registry,
+        )
+        self._refused = Counter(
+            "shardwright_model_load_failures",
+            "Failures to load a promoted version, which is tried again every few seconds; another serves meanwhile.",
+            ["hardware", "kind"],
+            registry=registry,
         )
         Info("shardwright_build", "The running service.", registry=registry).info({"version": version})
 
@@ -116,14 +152,45 @@ class Metrics:
             else:
                 unmeasured.inc()
 
+    def novel_tables(self, outcome: str, count: int) -> None:
+        """Counts tables that are unlike those measured by what became of measuring them."""
+        self._novel.labels(outcome).inc(count)
+
+    def add(self, collector: Collector) -> None:
+        """Has each exposition ask a collector too."""
+        self._registry.register(collector)
+
     def plan_unsaved(self) -> None:
         """Counts a plan that the database could not take."""
         self._unsaved.inc()
 
-    def models_loaded(self, hardware: str, versions: Mapping[str, str]) -> None:
-        """Shows the versions that price plans for some hardware."""
-        for kind, version in versions.items():
-            self._models.labels(hardware, kind, version).set(1)
+    def model_serves(self, version: Version, before: Version | None) -> None:
+        """Shows a version that serves in the place of another one."""
+        self._models.labels(*version.of, str(version)).set(1)
+        if before is not None:
+            self._models.remove(*before.of, str(before))
+
+    def promotion_followed(self, hardware: str, kind: str) -> None:
+        """Counts a promotion that took effect here."""
+        self._followed.labels(hardware, kind).inc()
+
+    def promotion_refused(self, hardware: str, kind: str) -> None:
+        """Counts a failure to load a promoted version."""
+        self._refused.labels(hardware, kind).inc()
+
+    def plan_observed(self, hardware: str, costs: Mapping[str, tuple[float | None, bool | None]]) -> None:
+        """Counts a new observation of a rank.
+
+        Args:
+            hardware: of a stored plan, so one of few.
+            costs: by part, measured over predicted (None where nothing was predicted), and whether what was measured
+                is within its interval (None where none was told).
+        """
+        for part, (ratio, within) in costs.items():
+            told = "untold" if within is None else "yes" if within else "no"
+            self._observed.labels(hardware, part, told).inc()
+            if ratio is not None:
+                self._drift.labels(hardware, part).observe(ratio)
 
     def exposition(self) -> bytes:
         """All metrics in the text format of Prometheus."""

@@ -27,6 +27,7 @@ class Estimate:
         models: version of each cost model, by kind.
         assumptions: what had to be assumed, which devices hold more than they may, and which
             constraints the shards break, one sentence each.
+        novelty: how far each of the problem's tables, as it is cut, is from what was measured; T entries.
     """
 
     shards: tuple[Shard, ...]
@@ -35,6 +36,7 @@ class Estimate:
     max_cost_interval_ms: Interval
     models: Mapping[str, str]
     assumptions: tuple[str, ...]
+    novelty: tuple[float, ...]
 
 
 def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> Estimate:
@@ -50,6 +52,7 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
     if faults:
         raise InvalidRequest(faults)
     plan = priced(problem, models, _merged(problem, shards))
+    novelty = novelty_of(problem, models, plan.shards)
     return Estimate(
         shards=plan.shards,
         devices=plan.devices,
@@ -57,10 +60,11 @@ def estimate(problem: Problem, models: CostModels, shards: Sequence[Shard]) -> E
         max_cost_interval_ms=plan.max_cost_interval_ms,
         models=models.versions,
         assumptions=(
-            *assumptions_of(problem, models, plan, novelty_of(problem, models, plan.shards)),
+            *assumptions_of(problem, models, plan, novelty),
             *_overfull(plan.devices),
             *_broken(problem, plan.shards),
         ),
+        novelty=novelty,
     )
 
 

@@ -5,10 +5,13 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
+from service.api.model_versions import ModelVersions
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner
-from service.api.planning import ModelVersions, Planning
+from service.api.planning import Planning
+from service.api.profiling import NoSink, NoveltySink
 from service.domain.deadline import Deadline
+from service.domain.launch_ports import LaunchStore
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import PlanStore
 from service.telemetry.metrics import Metrics
@@ -72,6 +75,8 @@ def planning_with(
     clock: Clock | None = None,
     metrics: Metrics | None = None,
     source: FakeStore | None = None,
+    launches: LaunchStore | None = None,
+    novel: NoveltySink | None = None,
 ) -> Planning:
     """Planning with fake cost models over what is given, of which a test needs parts only."""
     metrics = metrics or fresh_metrics()
@@ -79,8 +84,10 @@ def planning_with(
         models=ModelVersions(source or FakeStore(""), metrics),
         planner=planner,
         plans=plans,
+        launches=launches,
         limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
         metrics=metrics,
+        novel=novel or NoSink(),
         clock=clock or Clock(),
     )
 

@@ -55,6 +55,12 @@ def mapped_files(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
+def resident_bytes(pid: int) -> int:
+    """Memory of a process."""
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+
 def thread_count(pid: int) -> int:
     """Threads of a process."""
     return len(os.listdir(f"/proc/{pid}/task"))

@@ -30,7 +30,7 @@ def test_every_fault_is_listed_at_once_with_its_table(client: httpx.Client) -> N
         ],
         devices={"count": 3, "memory_bytes": [GIB, 0], "hardware": "fake"},
         optimizer="sdg",
-        launch_id="x",
+        launch="x",
     )
     del body["global_batch_size"]
     faults = _faults(client.post("/plan", json=body))
@@ -48,10 +48,10 @@ def test_every_fault_is_listed_at_once_with_its_table(client: httpx.Client) -> N
         "/devices/memory_bytes/1",
         "/global_batch_size",
         "/optimizer",
-        "/launch_id",
+        "/launch",
     }
     assert faults["/tables/2/embedding_dim"]["table"] == "b/~"
-    assert faults["/launch_id"]["message"] == "there is no such field"
+    assert faults["/launch"]["message"] == "there is no such field"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_health_stays_quick_while_large_plans_are_computed(database_url: str) ->
     assert statistics.median(waits) <= 0.1, f"of {len(waits)} the largest is {max(waits):.3f} s"
 
 
-def test_a_service_answers_from_the_versions_that_it_began_with(database_url: str, tmp_path: Path) -> None:
+def test_a_service_answers_from_the_versions_that_its_database_began_with(database_url: str, tmp_path: Path) -> None:
     configured = settings(database_url, model_store=str(tmp_path))
     before = planning_processes(os.getpid())
     with running_app(configured, FACTORY) as app, listening(app) as client:
@@ -130,7 +130,9 @@ def test_a_service_answers_from_the_versions_that_it_began_with(database_url: st
         assert (planning_processes(os.getpid()) - before).isdisjoint({first})
         assert "shardwright_planner_deaths_total 1.0" in client.get("/metrics").text
     with running_app(configured, FACTORY) as app, listening(app) as client:
-        assert client.post("/plan", json=request()).json()["models"]["compute"] == "fake/compute/2"
+        assert client.post("/plan", json=request()).json() == answer
+        client.post("/models/fake/compute/2/promote", json={}).raise_for_status()
+        wait_for(lambda: client.post("/plan", json=request()).json()["models"]["compute"] == "fake/compute/2", 5)
 
 
 def test_a_failure_in_a_planning_process_is_an_error_without_internals(client: httpx.Client) -> None:

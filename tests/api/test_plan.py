@@ -163,7 +163,7 @@ def test_a_trained_policy_places_tables_and_the_plan_names_its_version(client: h
     plan = response.json()
     assert plan["algorithm"] == "dreamshard"
     priced_by = {"compute": "fake/compute/1", "communication": "fake/communication/1"}
-    assert plan["models"] == {**priced_by, "dreamshard": "random 3"}
+    assert plan["models"] == {**priced_by, "dreamshard": "fake/dreamshard/1"}
     assert {tuple(shard["columns"]) for shard in plan["shards"] if shard["table"] == "t2"}
     assert client.post("/plan", json=request(algorithm="dreamshard")).json() == plan
     other = client.post("/plan", json=request(algorithm="neuroshard")).json()

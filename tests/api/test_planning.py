@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from service.api.model_versions import ModelVersions
 from service.api.outages import OutageMemory
-from service.api.planning import ModelVersions
 from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
 from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, PlanStore, StoredPlan
@@ -172,13 +172,13 @@ class PolicyLater(FakeStore):
 def test_a_policy_that_is_trained_after_it_was_asked_for_is_found() -> None:
     source = PolicyLater("")
     models = ModelVersions(source, fresh_metrics())
-    without = models.identity("fake", Algorithm.DREAMSHARD)
-    assert without == models.identity("fake", Algorithm.AUTO)
+    without = models.of("fake", Algorithm.DREAMSHARD).identity
+    assert without == models.of("fake", Algorithm.AUTO).identity
     source.trained = True
-    found = models.identity("fake", Algorithm.DREAMSHARD)
-    assert found["dreamshard"] == "random 3"
+    found = models.of("fake", Algorithm.DREAMSHARD).identity
+    assert found["dreamshard"] == "fake/dreamshard/1"
     source.trained = False
-    assert models.identity("fake", Algorithm.DREAMSHARD) == found
+    assert models.of("fake", Algorithm.DREAMSHARD).identity == found
 
 
 class UnreadableStore(FakeStore):

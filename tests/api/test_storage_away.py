@@ -40,11 +40,15 @@ def test_plans_are_made_but_not_saved_while_the_database_is_away(
     body = request(shards=stored["shards"])
     del body["algorithm"]
     assert own_client.post("/estimate", json=body).status_code == 200
+    observed = {"observations": [{"rank": 0, "steps": [0, 9], "forward_compute_ms": 1, "backward_compute_ms": 1}]}
     for response in (
         own_client.get(f"/plans/{stored['plan_id']}"),
         own_client.post("/estimate", json={"plan_id": stored["plan_id"]}),
         own_client.post("/plan", json=request(previous_plan_id=stored["plan_id"])),
+        own_client.post("/plan", json=request(seed=1, launch_id="night")),
         own_client.get(f"/plans/{stored['plan_id']}/diff/{stored['plan_id']}"),
+        own_client.get(f"/plans/{stored['plan_id']}/observations"),
+        own_client.post(f"/plans/{stored['plan_id']}/observations", json=observed),
     ):
         assert (response.status_code, kind(response)) == (503, "storage_unavailable")
         assert int(response.headers["retry-after"]) >= 1
@@ -83,6 +87,34 @@ def test_a_failing_commit_is_an_error_without_internals_and_nothing_is_stored(
     assert counted in own_client.get("/metrics").text
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM plans")) == 0
+    engine.dispose()
+
+
+@pytest.mark.parametrize("row", ["launches", "observations"])
+def test_what_is_not_committed_is_not_answered(database_url: str, own_client: httpx.Client, row: str) -> None:
+    plan = own_client.post("/plan", json=request()).json()
+    engine = build_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'secret'; END $$;"
+                f"CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON {row} DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+        )
+    seen = {"observations": [{"rank": 0, "steps": [0, 9], "forward_compute_ms": 1, "backward_compute_ms": 1}]}
+    posts = {
+        "launches": ("/plan", request(launch_id="night")),
+        "observations": (f"/plans/{plan['plan_id']}/observations", seen),
+    }
+    url, body = posts[row]
+    response = own_client.post(url, json=body)
+    assert (response.status_code, kind(response)) == (500, "internal_error")
+    assert "plan_id" not in response.json()
+    with engine.begin() as connection:
+        assert connection.scalar(text(f"SELECT count(*) FROM {row}")) == 0
+        connection.execute(text(f"DROP TRIGGER late ON {row}"))
+    assert own_client.post(url, json=body).status_code in (200, 201)
     engine.dispose()
 
 

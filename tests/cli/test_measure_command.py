@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from service import wiring
+from service import local_planning
 from service.cli import app
 from service.cli.pretty import print_measured
 from service.domain.ports import CostModels
@@ -29,13 +29,13 @@ CUT = [*SHARDS[:2], {"table": "[wide]", "columns": [0, 64], "device": 0}, {**SHA
 
 @pytest.fixture(scope="module", autouse=True)
 def _fake_models() -> Iterator[None]:
-    made = wiring.local_models
+    made = local_planning.local_models
 
     def models(settings: Settings, hardware: str) -> CostModels:
         return made(settings, hardware, FACTORY)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wiring, "local_models", models)
+        patch.setattr(local_planning, "local_models", models)
         yield
 
 

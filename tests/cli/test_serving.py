@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service import wiring
+from service import local_planning
 from service.api.app import openapi_yaml
 from service.api.planning import Planning
 from service.cli import app
@@ -31,12 +31,12 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = wiring.local_planning
+    made = local_planning.local_planning
 
     def planning(settings: Settings) -> Planning:
         return made(settings, FACTORY)
 
-    monkeypatch.setattr(wiring, "local_planning", planning)
+    monkeypatch.setattr(local_planning, "local_planning", planning)
 
 
 def _written(folder: Path, body: object) -> str:
@@ -116,6 +116,15 @@ def test_a_refusal_is_a_problem_on_standard_error(tmp_path: Path, command: str, 
     result = CliRunner().invoke(app, [command, _written(tmp_path, body)])
     assert (result.exit_code, result.stdout) == (1, "")
     assert json.loads(result.stderr)["type"] == f"urn:shardwright:problem:{kind}"
+
+
+@pytest.mark.usefixtures("fake_models")
+def test_a_launch_needs_a_service(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", _written(tmp_path, request(launch_id="night"))])
+    assert result.exit_code == 1
+    problem = json.loads(result.stderr)
+    assert problem["type"].endswith(":storage_unavailable")
+    assert "leave launch_id out" in problem["detail"]
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:

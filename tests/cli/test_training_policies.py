@@ -12,7 +12,8 @@ from service.domain.errors import InvalidInputFile, MeasurementRefused
 from service.domain.plan import Algorithm, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
-from service.registry.store import ModelStore, Version
+from service.domain.versions import Version
+from service.registry.store import ModelStore
 from service.usecases.make_plan import make_plan
 
 TINY = {

@@ -16,7 +16,6 @@ from service.cost_models.analytic import (
     AnalyticCommunication,
     AnalyticCompute,
     fingerprint,
-    is_analytic,
 )
 from service.cost_models.analytic_work import (
     EMBEDDING_SIZE,
@@ -427,8 +426,3 @@ def test_another_assumption_is_another_fingerprint(monkeypatch: pytest.MonkeyPat
     changed: dict[str, Any] = {assumed: 0.5}
     monkeypatch.setattr("service.cost_models.analytic.ASSUMED", replace(ASSUMED, **changed))
     assert fingerprint(DATA_SHEETS["h100"]) != before
-
-
-def test_analytic_versions_are_told_by_their_names() -> None:
-    assert is_analytic("h100/compute/analytic-2")
-    assert not is_analytic("analytic-x/compute/1")

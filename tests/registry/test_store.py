@@ -17,8 +17,9 @@ from service.domain.errors import DamagedArtifact, UnknownHardware
 from service.domain.plan import Algorithm, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
+from service.domain.versions import Version
 from service.policies.table_features import POLICY_FEATURES_VERSION
-from service.registry.store import ModelStore, Version
+from service.registry.store import ModelStore
 from service.usecases.make_plan import PlanStatus, make_plan
 from tests.cost_models.small_model import COMMUNICATION_FACTS, FACTS, MEASURED, exchange_weights, weights
 from tests.policies.random_networks import random_arrays
@@ -120,10 +121,10 @@ def test_an_analytic_version_by_name_is_loaded_though_there_is_a_trained_one(tmp
     assert store.cost_models("h100").digest != analytic.digest
 
 
-@pytest.mark.parametrize("name", ["h100/compute/analytic-2", "cpu-x/compute/12"])
+@pytest.mark.parametrize("name", ["h100/compute/analytic-2", "cpu-x/compute/12", "analytic-x/compute/1"])
 def test_names_of_versions_come_back_as_they_were(name: str) -> None:
     assert str(Version.parse(name)) == name
-    assert Version.parse(name).analytic is ("analytic" in name)
+    assert Version.parse(name).analytic is ("/analytic" in name)
 
 
 @pytest.mark.parametrize("name", ["cpu-x/compute/analytic-2", "h100/compute/analytic-99", "h100/compute/analytic-1"])

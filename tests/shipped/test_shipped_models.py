@@ -5,7 +5,8 @@ import pytest
 
 from service.cost_models.compute import ComputeModel
 from service.domain.measurements import Split, comparable
-from service.registry.store import COMMUNICATION, COMPUTE, ModelStore
+from service.domain.versions import COMMUNICATION, COMPUTE
+from service.registry.store import ModelStore
 from service.settings import Settings
 from service.storage.measurement_files import read_measurements
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint

@@ -11,6 +11,7 @@ from service.storage.engine import InvalidDatabaseUrl, build_engine, database_ur
 from service.storage.measurements import MeasurementRepository
 from service.storage.migrate import current, upgrade
 from service.storage.plans import PlanRepository
+from service.storage.promotions import PromotionRepository
 
 PLAN = StoredPlan("id", "cpu-fbgemm", "random", 1.0, {}, {})
 NOBODY_LISTENS = "postgresql://user:s3cret@127.0.0.1:1/name"
@@ -112,12 +113,17 @@ def test_every_repository_call_reports_an_outage(server: EmbeddedPostgres) -> No
     engine = build_engine(server.start())
     server.stop()
     plans, measurements = PlanRepository(engine), MeasurementRepository(engine)
+    promotions = PromotionRepository(engine)
     calls: list[Callable[[], object]] = [
         lambda: plans.get("id"),
         lambda: plans.put(PLAN),
         lambda: measurements.compute("h"),
         lambda: measurements.communication("h"),
         lambda: measurements.measured_indices("c"),
+        lambda: plans.models_named(1),
+        promotions.standing,
+        lambda: promotions.history("h", "compute", 1),
+        lambda: promotions.changing().__enter__(),
         lambda: current(engine),
         lambda: upgrade(engine),
     ]

@@ -8,22 +8,25 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 from alembic import command
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
 from service.storage import migrate
 from service.storage.engine import build_engine
 from service.storage.measurements import MeasurementRepository
 from service.storage.migrate import MigrationFailed, UnknownRevision, current, drift, head, upgrade
-from service.storage.rows import Row
+from service.storage.schema import METADATA
+
+BEHIND = "0002"
 
 SPAWN = multiprocessing.get_context("spawn")
 
 CONSTRAINTS = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text !~ '^(alembic_version|procrastinate_)'
     UNION ALL
-    SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+    SELECT tablename, indexname, indexdef FROM pg_indexes
+    WHERE schemaname = 'public' AND tablename !~ '^(alembic_version|procrastinate_)'
     ORDER BY 1, 2, 3
 """
 
@@ -36,6 +39,11 @@ def schema(engine: Engine) -> list[tuple[str, str, str]]:
 def run(engine: Engine, statement: str) -> None:
     with engine.begin() as connection:
         connection.execute(text(statement))
+
+
+def number(engine: Engine, query: str) -> int:
+    with engine.connect() as connection:
+        return int(connection.scalar(text(query)) or 0)
 
 
 def migrate_in_a_process(url: str) -> None:
@@ -79,7 +87,7 @@ def test_migrating_again_changes_nothing(engine: Engine) -> None:
 
 
 def test_migrations_make_exactly_the_constraints_that_the_rows_declare(engine: Engine, empty_engine: Engine) -> None:
-    Row.metadata.create_all(empty_engine)
+    METADATA.create_all(empty_engine)
     assert schema(engine) == schema(empty_engine)
 
 
@@ -136,6 +144,24 @@ def test_exchanges_of_before_start_delays_keep_their_times_up_and_down(empty_eng
     assert MeasurementRepository(empty_engine).communication("cpu-x") == [first, empty]
 
 
+def test_plans_of_before_name_the_running_plan_where_it_is_stored(empty_engine: Engine) -> None:
+    migrate_to(empty_engine, "0002")
+    run(
+        empty_engine,
+        """
+        INSERT INTO plans (plan_id, hardware, algorithm, max_cost_ms, request, answer)
+        VALUES ('a', 'cpu-x', 'auto', 1, '{}', '{}'), ('b', 'cpu-x', 'auto', 1, '{"previous_plan_id": "a"}', '{}'),
+               ('c', 'cpu-x', 'auto', 1, '{"previous_plan_id": "gone"}', '{}'),
+               ('d', 'cpu-x', 'auto', 1, '{"previous_plan_id": null}', '{}')
+        """,
+    )
+    upgrade(empty_engine)
+    assert drift(empty_engine) == []
+    with empty_engine.connect() as connection:
+        named = connection.execute(text("SELECT plan_id, previous_plan_id FROM plans ORDER BY plan_id")).all()
+    assert [tuple(row) for row in named] == [("a", None), ("b", "a"), ("c", None), ("d", None)]
+
+
 def test_going_down_and_up_again_makes_the_same_constraints(engine: Engine, empty_engine: Engine) -> None:
     migrate_to(empty_engine, "0001")
     first = schema(empty_engine)
@@ -155,6 +181,86 @@ def test_four_processes_migrating_at_once_all_end_well(empty_database_url: str, 
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
     assert current(empty_engine) == head()
     assert drift(empty_engine) == []
+
+
+def test_four_processes_migrating_from_one_revision_behind_all_end_well(
+    empty_database_url: str, empty_engine: Engine
+) -> None:
+    migrate_to(empty_engine, BEHIND)
+    run(empty_engine, "INSERT INTO plans VALUES ('kept', 'cpu-x', 'random', 1, '{}', '{}')")
+    processes = [SPAWN.Process(target=migrate_in_a_process, args=(empty_database_url,)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
+    assert current(empty_engine) == head()
+    with empty_engine.connect() as connection:
+        assert connection.scalar(text("SELECT plan_id FROM plans")) == "kept"
+
+
+def test_a_migrator_killed_in_the_middle_leaves_the_next_one_a_sound_database(
+    empty_database_url: str, empty_engine: Engine
+) -> None:
+    migrate_to(empty_engine, BEHIND)
+    # Held until the killed migrator waits for it, within its transaction.
+    with empty_engine.connect() as holder:
+        holder.execute(text("LOCK TABLE alembic_version IN SHARE MODE"))
+        process = SPAWN.Process(target=migrate_in_a_process, args=(empty_database_url,))
+        process.start()
+        waiting = """
+            SELECT count(*) FROM pg_stat_activity
+            WHERE application_name = 'shardwright-migrate' AND wait_event_type = 'Lock'
+        """
+        give_up = time.monotonic() + 60
+        while not number(empty_engine, waiting):
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        assert number(empty_engine, "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock'") > 0
+        process.kill()
+        process.join()
+        process.close()
+        holder.rollback()
+    upgrade(empty_engine, lock_wait_s=30)
+    assert current(empty_engine) == head()
+    assert drift(empty_engine) == []
+
+
+def test_the_queues_tables_are_there_and_nothing_proposes_to_drop_them(empty_engine: Engine) -> None:
+    upgrade(empty_engine)
+    queue = {"procrastinate_jobs", "procrastinate_workers", "procrastinate_events", "procrastinate_periodic_defers"}
+    assert queue <= set(inspect(empty_engine).get_table_names())
+    with empty_engine.begin() as connection:
+        command.check(migrate._config(connection))
+    assert drift(empty_engine) == []
+
+
+def test_a_database_without_the_queues_tables_is_no_success(empty_engine: Engine) -> None:
+    upgrade(empty_engine)
+    run(empty_engine, "DROP TABLE procrastinate_jobs CASCADE")
+    with pytest.raises(MigrationFailed, match="lacks procrastinate_jobs"):
+        upgrade(empty_engine)
+
+
+def test_going_down_leaves_nothing_of_the_queue(empty_engine: Engine) -> None:
+    upgrade(empty_engine)
+    migrate_to(empty_engine, "0002")
+    query = """
+        SELECT relname::text FROM pg_class WHERE relname LIKE 'procrastinate%'
+        UNION ALL SELECT proname::text FROM pg_proc WHERE proname LIKE 'procrastinate%'
+        UNION ALL SELECT typname::text FROM pg_type WHERE typname LIKE 'procrastinate%'
+    """
+    with empty_engine.connect() as connection:
+        assert connection.execute(text(query)).all() == []
+
+
+def test_another_queue_schema_than_the_one_written_for_is_refused(
+    empty_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("procrastinate.schema.SchemaManager.get_schema", lambda: "CREATE TABLE procrastinate_jobs ()")
+    with pytest.raises(RuntimeError, match=r"another schema than 3\.10\.0"):
+        upgrade(empty_engine)
+    assert current(empty_engine) is None
 
 
 def test_waiting_for_another_migrator_ends_with_a_clear_error(lock_holder: BaseProcess, empty_engine: Engine) -> None:

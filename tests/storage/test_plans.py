@@ -9,6 +9,7 @@ from sqlalchemy.exc import DataError, ProgrammingError
 from service.domain.ports import PlanStore, StoredPlan
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
+from tests.storage.locks import wait_for_a_lock
 
 PLAN = StoredPlan(
     plan_id="f00d",
@@ -82,6 +83,43 @@ def test_a_plan_that_json_cannot_hold_is_refused_and_not_called_an_outage(engine
 
 def test_a_missing_table_is_not_called_an_outage(engine: Engine) -> None:
     with engine.begin() as connection:
-        connection.execute(text("DROP TABLE plans"))
+        connection.execute(text("DROP TABLE plans CASCADE"))
     with pytest.raises(ProgrammingError):
         PlanRepository(engine).get("f00d")
+
+
+def last_used(engine: Engine) -> float:
+    with engine.connect() as connection:
+        hours = connection.scalar(text("SELECT extract(epoch FROM now() - last_used_at) / 3600 FROM plans"))
+    return float(hours or 0.0)
+
+
+def test_a_use_is_noted_once_an_hour(engine: Engine) -> None:
+    store = PlanRepository(engine)
+    store.put(PLAN)
+    for hours, noted in ((0.9, False), (1.1, True), (5000, True)):
+        with engine.begin() as connection:
+            connection.execute(text(f"UPDATE plans SET last_used_at = now() - interval '{hours} hours'"))
+        assert store.get("f00d") == PLAN
+        assert (last_used(engine) < 0.01) is noted
+
+
+def test_a_plan_that_is_pruned_while_it_is_asked_for_is_none(engine: Engine, database_url: str) -> None:
+    PlanRepository(engine).put(PLAN)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE plans SET last_used_at = now() - interval '100 days'"))
+    with engine.connect() as pruning, ThreadPoolExecutor(1) as pool:
+        pruning.execute(text("DELETE FROM plans"))
+        asked = pool.submit(PlanRepository(engine).get, "f00d")
+        wait_for_a_lock(engine)
+        pruning.commit()
+        assert asked.result(10) is None
+
+
+def test_the_plan_that_was_running_is_named_in_a_column_of_its_own(engine: Engine) -> None:
+    store = PlanRepository(engine)
+    store.put(PLAN)
+    store.put(replace(PLAN, plan_id="next", request={"previous_plan_id": "f00d"}))
+    with engine.connect() as connection:
+        named = connection.execute(text("SELECT plan_id, previous_plan_id FROM plans ORDER BY plan_id")).all()
+    assert [tuple(row) for row in named] == [("f00d", None), ("next", "f00d")]

@@ -14,7 +14,8 @@ from service.domain.errors import DamagedArtifact, TooFewMeasurements, UnknownHa
 from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD
 from service.domain.tables import DataType, Optimizer, Table
-from service.registry.store import ModelStore, Version
+from service.domain.versions import Version
+from service.registry.store import ModelStore
 from service.training.calibration import calibrate
 from service.training.compute_dataset import measured_domain
 from service.training.compute_predictions import measured_costs, metrics_on, predicted_costs

@@ -13,7 +13,8 @@ from benchmarks.held_rows import HeldRows
 from service.cost_models.communication import CommunicationModel, exchange_quantities, exchanged_bytes
 from service.domain.errors import TooFewMeasurements
 from service.domain.measurements import CommunicationMeasurement, Split
-from service.registry.store import ModelStore, Version
+from service.domain.versions import Version
+from service.registry.store import ModelStore
 from service.training.communication_dataset import Values, exchange_groups, exchanges_fingerprint, measured_exchanges
 from service.training.communication_evaluation import evaluate_communication, predict
 from service.training.communication_trainer import (

@@ -14,8 +14,9 @@ from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import DamagedArtifact, TooFewMeasurements
 from service.domain.measurements import ComputeMeasurement, Split, table_part
 from service.domain.tables import DataType, Optimizer, Table
+from service.domain.versions import Version
 from service.profiling.pools import generated_pool
-from service.registry.store import ModelStore, Version
+from service.registry.store import ModelStore
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
 from service.training.compute_evaluation import predict
 from service.training.compute_predictions import metrics_on

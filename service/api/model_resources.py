@@ -1,0 +1,126 @@
+"""The answers to /models: which versions there are, which serve, and that another one shall."""
+
+from service.api.model_answers import (
+    ModelAnswer,
+    ModelDetailAnswer,
+    ModelsAnswer,
+    ModelVersionAnswer,
+    PromotionAnswer,
+)
+from service.api.model_versions import ModelVersions
+from service.api.parsing import parse_decision
+from service.api.problems import AdminCallsOff
+from service.domain.version_ports import ModelCatalog, PromotionStore
+from service.domain.versions import Promotion
+from service.usecases import model_versions as usecases
+
+_PROMOTIONS = 50
+_BY = "the API"
+
+
+class ModelResources:
+    """Blocks the calling thread."""
+
+    def __init__(
+        self, serving: ModelVersions, catalog: ModelCatalog, promotions: PromotionStore, admin_calls: bool
+    ) -> None:
+        """Ties the parts together.
+
+        Args:
+            serving: the versions that serve here.
+            catalog: the versions that there are.
+            promotions: the decisions which serve.
+            admin_calls: whether to take new decisions.
+        """
+        self._serving = serving
+        self._catalog = catalog
+        self._promotions = promotions
+        self._admin_calls = admin_calls
+
+    def all(self) -> ModelsAnswer:
+        """All models and what serves of each, as this replica has it: needs no database."""
+        return ModelsAnswer(
+            models=[
+                ModelAnswer(hardware=hardware, model=model, serves=self._serves(hardware, model))
+                for hardware, model in self._catalog.models()
+            ]
+        )
+
+    def one(self, hardware: str, model: str) -> ModelDetailAnswer:
+        """A model's versions and promotions.
+
+        Raises:
+            UnknownModelVersion: there is no such model.
+            StorageUnavailable: the database cannot be reached.
+        """
+        listed = usecases.listed(self._catalog, (hardware, model))
+        serves = self._serves(hardware, model)
+        return ModelDetailAnswer(
+            hardware=hardware,
+            model=model,
+            serves=serves,
+            versions=[
+                ModelVersionAnswer(
+                    version=str(found.version),
+                    serves=str(found.version) == serves,
+                    created_at=found.created_at,
+                    device=found.device,
+                    metrics={name: dict(values) for name, values in found.metrics.items()},
+                    damaged=found.fault is not None,
+                )
+                for found in listed
+            ],
+            promotions=[self._told(p) for p in self._promotions.history(hardware, model, _PROMOTIONS)],
+        )
+
+    def promote(self, hardware: str, model: str, number: str, body: bytes) -> PromotionAnswer:
+        """Has a version serve on all replicas, within seconds.
+
+        Args:
+            hardware: hardware of the version.
+            model: model of the version.
+            number: its number, ``analytic`` or ``analytic-<number>``.
+            body: says why.
+
+        Raises:
+            ShardwrightError: such calls are off, the body is not valid, there is no such version or it is damaged, or
+                the database cannot be reached.
+        """
+        self._refuse_where_off()
+        reason = parse_decision(body).reason
+        version = usecases.named(self._catalog, hardware, model, number)
+        return self._told(usecases.promote(self._catalog, self._promotions, version, _BY, reason))
+
+    def rollback(self, hardware: str, model: str, body: bytes) -> PromotionAnswer:
+        """Has the version serve that served before, on all replicas, within seconds.
+
+        Raises:
+            ShardwrightError: such calls are off, the body is not valid, no version served before or it is damaged, or
+                the database cannot be reached.
+        """
+        self._refuse_where_off()
+        reason = parse_decision(body).reason
+        return self._told(usecases.rollback(self._catalog, self._promotions, (hardware, model), _BY, reason))
+
+    def _serves(self, hardware: str, model: str) -> str | None:
+        version = self._serving.serving.get((hardware, model))
+        return str(version) if version else None
+
+    def _told(self, promotion: Promotion) -> PromotionAnswer:
+        version = usecases.numbered(self._catalog, (promotion.hardware, promotion.model), promotion.number)
+        return PromotionAnswer(
+            id=promotion.id,
+            version=str(version) if version else None,
+            promoted_at=promotion.promoted_at,
+            promoted_by=promotion.promoted_by,
+            reason=promotion.reason,
+            comparison=dict(promotion.comparison) if promotion.comparison is not None else None,
+            rollback=promotion.undoes is not None,
+        )
+
+    def _refuse_where_off(self) -> None:
+        if not self._admin_calls:
+            raise AdminCallsOff(
+                "this service listens beyond its own machine, where anyone could change which versions serve: set "
+                "SHARDWRIGHT_ADMIN_CALLS=true where the network is closed, or use `shardwright models` on the machine"
+            )

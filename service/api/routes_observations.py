@@ -1,0 +1,45 @@
+"""The resource /plans/{plan_id}/observations."""
+
+from fastapi import APIRouter, Response
+
+from service.api.observation_answers import PostedObservationsAnswer, StoredObservationsAnswer
+from service.api.routes import BODY_PROBLEMS, Body, Given, json_response, problem_responses, takes
+
+router = APIRouter()
+"""Of the resource of this file."""
+
+
+@router.post(
+    "/plans/{plan_id}/observations",
+    operation_id="postObservations",
+    summary="What a launcher measured while a plan ran",
+    status_code=201,
+    response_model=PostedObservationsAnswer,
+    responses=problem_responses(
+        {404: "No plan is stored under this id.", 422: "Not valid."}
+        | BODY_PROBLEMS
+        | {503: "No room for now, or the database is away, see Retry-After."}
+    ),
+    openapi_extra=takes("ObservationsRequest"),
+)
+def post_observations(plan_id: str, body: Body, services: Given) -> Response:
+    """Stores times by rank and step range, each once, and answers with what was predicted beside them."""
+    return json_response(services.observing.post(plan_id, body.content), 201)
+
+
+@router.get(
+    "/plans/{plan_id}/observations",
+    operation_id="getObservations",
+    summary="What was measured of a plan",
+    response_model=StoredObservationsAnswer,
+    responses=problem_responses(
+        {
+            404: "No plan is stored under this id.",
+            422: "limit or cursor is not valid.",
+            503: "The database is away, see Retry-After.",
+        }
+    ),
+)
+def get_observations(plan_id: str, services: Given, limit: str | None = None, cursor: str | None = None) -> Response:
+    """Every observation of the plan beside what was predicted, in the order of storing, 1,000 at most at a time."""
+    return json_response(services.observing.stored(plan_id, limit, cursor))

@@ -1,0 +1,149 @@
+"""``shardwright models``: which versions there are, which serve, and that another one shall."""
+
+import getpass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.common import DataDir, ModelStoreRoot, OptionalHardware, settings_with
+
+if TYPE_CHECKING:
+    from service.registry.store import ModelStore
+    from service.usecases.model_versions import ListedVersion
+
+app = typer.Typer(no_args_is_help=True, help="Versions of the models: which serve, and what there is.")
+
+_DAY = len("2026-11-29")
+
+Reason = Annotated[str, typer.Option(help="Why, for people; kept with the decision.")]
+
+
+@app.command(name="list")
+def list_versions(
+    hardware: OptionalHardware = None, model_store: ModelStoreRoot = None, data_dir: DataDir = None
+) -> None:
+    """List the versions of all models, and which serve."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from service import wiring
+    from service.storage import migrate
+    from service.storage.promotions import PromotionRepository
+    from service.usecases.model_versions import listed, serving_version
+
+    settings = settings_with(data_dir=data_dir, model_store=model_store)
+    catalog = _store(settings.model_store)
+    with wiring.database(settings) as engine:
+        migrate.upgrade(engine)
+        standing = PromotionRepository(engine).standing()
+    grid = Table(Column("version", no_wrap=True), Column("created", no_wrap=True), "held out", "serves")
+    for model in catalog.models():
+        if hardware in (None, model[0]):
+            serving = serving_version(catalog, standing, model)
+            for found in listed(catalog, model):
+                serves = "yes" if found.version == serving else ""
+                grid.add_row(str(found.version), (found.created_at or "-")[:_DAY], _held_out(found), serves)
+    Console().print(grid)
+
+
+@app.command()
+def promote(
+    version: Annotated[str, typer.Argument(help="<hardware>/<model>/<number>, or .../analytic.", metavar="VERSION")],
+    reason: Reason = "",
+    model_store: ModelStoreRoot = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Have a version serve: all services on the database follow within seconds."""
+    from service import wiring
+    from service.storage import migrate
+    from service.storage.promotions import PromotionRepository
+    from service.usecases import model_versions as usecases
+
+    hardware, model, number = _parts(version, "<hardware>/<model>/<number>", 3)
+    settings = settings_with(data_dir=data_dir, model_store=model_store)
+    catalog = _store(settings.model_store)
+    with wiring.database(settings) as engine:
+        migrate.upgrade(engine)
+        found = usecases.named(catalog, hardware, model, number)
+        promotions = PromotionRepository(engine)
+        usecases.promote(catalog, promotions, found, _by(), reason)
+        typer.echo(f"{found} serves")
+
+
+@app.command()
+def rollback(
+    model: Annotated[str, typer.Argument(help="<hardware>/<model>.", metavar="MODEL")],
+    reason: Reason = "",
+    model_store: ModelStoreRoot = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Have the version serve that served before; again, the one before that."""
+    from service import wiring
+    from service.storage import migrate
+    from service.storage.promotions import PromotionRepository
+    from service.usecases import model_versions as usecases
+
+    hardware, kind = _parts(model, "<hardware>/<model>", 2)
+    settings = settings_with(data_dir=data_dir, model_store=model_store)
+    catalog = _store(settings.model_store)
+    with wiring.database(settings) as engine:
+        migrate.upgrade(engine)
+        made = usecases.rollback(catalog, PromotionRepository(engine), (hardware, kind), _by(), reason)
+        typer.echo(f"{usecases.numbered(catalog, (hardware, kind), made.number)} serves")
+
+
+@app.command()
+def prune(
+    keep: Annotated[int, typer.Option(min=1, help="Newest versions of each model that stay whatever they are.")] = 5,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+    model_store: ModelStoreRoot = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete old versions that do not serve, that no rollback needs, and that no plan or launch in use names."""
+    from service import wiring
+    from service.storage import migrate
+    from service.storage.plans import PlanRepository
+    from service.storage.promotions import PromotionRepository
+    from service.usecases import model_versions as usecases
+
+    settings = settings_with(data_dir=data_dir, model_store=model_store)
+    with wiring.database(settings) as engine:
+        migrate.upgrade(engine)
+        named = PlanRepository(engine).models_named(settings.prune_spares_plans_of_days)
+        old = usecases.prune(_store(settings.model_store), PromotionRepository(engine), named, keep, dry_run)
+    for version in old:
+        gone = "would be deleted" if dry_run else "deleted"
+        typer.echo(f"{version.name}: {f'kept, {version.kept_because}' if version.kept_because else gone}")
+    if not old:
+        typer.echo(f"no model has more than {keep} trained versions")
+
+
+def _store(root: str) -> "ModelStore":
+    from service.registry.store import ModelStore
+
+    return ModelStore(root)
+
+
+def _parts(name: str, form: str, count: int) -> list[str]:
+    parts = name.split("/")
+    if len(parts) != count:
+        raise typer.BadParameter(f"{name!r} is not of the form {form}")
+    return parts
+
+
+def _by() -> str:
+    try:
+        return f"{getpass.getuser()} on the command line"
+    except (KeyError, OSError):
+        return "the command line"
+
+
+def _held_out(found: "ListedVersion") -> str:
+    if found.fault is not None:
+        return f"damaged: {found.fault}"
+    titles = {"mape": "MAPE", "cost_by_best_heuristics": "cost / best heuristic's"}
+    told = [
+        f"{titles[kind]} {', '.join(f'{name} {value:.1%}' for name, value in values.items())}"
+        for kind, values in found.metrics.items()
+    ]
+    return "; ".join(told) or "-"

@@ -1,0 +1,218 @@
+"""The process that measures: whatever becomes of it, the worker lives on.
+
+The operator can end its process, and the kernel ends one that takes too much memory. So a measurement runs in a process
+of its own, which the worker starts when there is something to measure, keeps, and starts again when it has ended.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import os
+import signal
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from service.domain.errors import ShardwrightError
+from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile
+
+OPERATOR_BENCH = "service.profiling.table_profile:OperatorBench"
+"""The real bench."""
+
+Bench = Callable[[TableProfile, int], MeasuredProfile]
+"""Measures a profile; its second argument is the position of the first measurement in the profile's campaign."""
+
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class MeasuringFailed(ShardwrightError):
+    """A try to measure failed; the detail says why."""
+
+    kind = "measuring_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What one worker measures on.
+
+    Attributes:
+        name: ``cpu``, ``cuda`` or ``cuda:<n>``, the n-th GPU that the supervisor may use.
+        cpus: processor cores that measuring is bound to; any where it is empty.
+    """
+
+    name: str
+    cpus: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """For people: the device, and its cores where it has any."""
+        return f"{self.name} on cores {','.join(map(str, self.cpus))}" if self.cpus else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringSpec:
+    """How the process measures.
+
+    Attributes:
+        device: what it measures on.
+        memory_bytes: most that one table may take.
+        noisy_spread: see ``ProfileSettings``.
+        bench: ``module:callable`` that makes the bench of ``ProfileSettings``.
+    """
+
+    device: Device
+    memory_bytes: int
+    noisy_spread: float
+    bench: str = OPERATOR_BENCH
+
+
+class MeasuringProcess:
+    """A place for the process that measures, which may be missing; one measurement at a time."""
+
+    def __init__(self, spec: MeasuringSpec) -> None:
+        """An empty place."""
+        self._spec = spec
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection[Any, Any] | None = None
+
+    def measure(self, profile: TableProfile, first_index: int, timeout_s: float) -> MeasuredProfile:
+        """What the bench finds of a profile; blocks the calling thread. Starts the process where there is none.
+
+        Raises:
+            MeasuringFailed: the process ended, took too long and was ended, or the bench refused or failed.
+        """
+        if self._process is None or not self._process.is_alive():
+            self._start()
+        try:
+            outcome = self._answer((profile, first_index), timeout_s)
+        except (EOFError, OSError) as error:
+            raise MeasuringFailed(f"the measuring process ended: {self._how_it_ended()}") from error
+        if isinstance(outcome, str):
+            raise MeasuringFailed(outcome)
+        found: MeasuredProfile = outcome
+        return found
+
+    def end(self) -> None:
+        """Ends the process, whatever it is at; what waits for it is told so."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def _start(self) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        with theirs:
+            process = context.Process(target=main, args=(theirs, self._spec), daemon=True)
+            # Starting this helper would end the block on signals below.
+            resource_tracker.ensure_running()
+            # Signals to the whole group are the worker's matter: it ends this process, or lets it finish.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._process = process
+
+    def _answer(self, call: Any, timeout_s: float) -> Any:
+        if self._pipe is None:
+            raise EOFError
+        self._pipe.send(call)
+        if not self._pipe.poll(timeout_s):
+            self.end()
+            raise MeasuringFailed(f"measuring took longer than {timeout_s:g} s and was ended")
+        return self._pipe.recv()
+
+    def _how_it_ended(self) -> str:
+        if self._process is None:
+            return "it did not start"
+        self._process.join(5)
+        code = self._process.exitcode or 0
+        if code >= 0:
+            return f"exit status {code}"
+        name = signal.Signals(-code).name
+        killed = name == "SIGKILL"
+        return f"{name}, perhaps by the kernel because memory ran out" if killed else f"{name}, as by a crash"
+
+
+def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
+    """The process: answers the profiles that come through a pipe until its other end is gone."""
+    _prepare(spec)
+    bench: Bench | None = None
+    while True:
+        try:
+            profile, first_index = pipe.recv()
+        except EOFError:
+            return
+        try:
+            with alone_on(spec.device):
+                bench = bench or _bench(spec)
+                outcome: MeasuredProfile | str = bench(profile, first_index)
+        except ShardwrightError as error:
+            outcome = error.detail
+        except MemoryError:
+            outcome = "memory ran out: give the worker more, or measure a smaller table"
+        except Exception:
+            outcome = traceback.format_exc()
+        pipe.send(outcome)
+
+
+def _prepare(spec: MeasuringSpec) -> None:
+    """Before anything large is loaded: who ends this process, where it runs, and what it sees."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    # Where memory runs out, the kernel takes this process before the worker, the API or the database.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
+    for variable in _THREAD_VARIABLES:
+        os.environ[variable] = "1"
+    if spec.device.cpus:
+        os.sched_setaffinity(0, spec.device.cpus)
+    if spec.device.name.startswith("cuda"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible_gpu(spec.device)
+
+
+def _visible_gpu(device: Device) -> str:
+    """The GPU of a device, as CUDA calls it: the n-th of those that may be used."""
+    position = int(device.name.partition(":")[2] or 0)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",")[position] if visible else str(position)
+
+
+def _bench(spec: MeasuringSpec) -> Bench:
+    kind = "cuda" if spec.device.name.startswith("cuda") else "cpu"
+    module, name = spec.bench.split(":")
+    make = getattr(importlib.import_module(module), name)
+    made: Bench = make(ProfileSettings(kind, spec.memory_bytes, spec.noisy_spread))
+    return made
+
+
+def _follow_parent() -> None:
+    """Ends this process with its parent, however that ended and whatever this process is at."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def alone_on(device: Device) -> Iterator[None]:
+    """Waits until no other process of this machine measures on a GPU or on one of the named cores.
+
+    The kernel ends the hold with the process. A worker that is bound to no cores waits for none.
+    """
+    gpu = f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}" if device.name.startswith("cuda") else None
+    names = [gpu] if gpu else [f"core-{cpu}" for cpu in sorted(device.cpus)]
+    with contextlib.ExitStack() as holds:
+        for name in names:
+            path = Path(tempfile.gettempdir(), f"shardwright-{os.geteuid()}-{name}.lock")
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            holds.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

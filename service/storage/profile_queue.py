@@ -1,0 +1,61 @@
+"""The one way in which a profile comes to wait: with a job of its own in the queue, made in the same transaction."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, text
+
+from service.domain.profiles import QUEUE_PREFIX
+from service.storage.engine import storage_errors
+
+TASK = "measure_profile"
+"""Name of the queue's task; its one argument is ``profile``, the profile's id."""
+
+# A job is used once: a try after a failure has a new one. So the job's id says who may still write (the fencing token).
+_QUEUE = text(
+    """
+    WITH deferred AS MATERIALIZED (
+        SELECT id, (procrastinate_defer_jobs_v1(ARRAY[ROW(
+            :prefix || hardware, :task, 0, NULL, NULL, jsonb_build_object('profile', id),
+            CASE WHEN :delay_s > 0 THEN now() + make_interval(secs => :delay_s) END
+        )::procrastinate_job_to_defer_v1]))[1] AS job
+        FROM profiles WHERE id = ANY(:ids)
+    )
+    UPDATE profiles SET state = 'queued', claim = deferred.job, worker_id = NULL
+    FROM deferred WHERE profiles.id = deferred.id
+    """
+)
+
+_BOUND_IDLENESS = text("SET LOCAL idle_in_transaction_session_timeout = '10s'")
+
+LIVE_WORKER = "SELECT id FROM procrastinate_workers WHERE last_heartbeat > now() - make_interval(secs => :alive_s)"
+"""Ids of the queue's workers that sent a heartbeat within ``:alive_s`` seconds."""
+
+CARRIED = f"""
+    EXISTS (
+        SELECT FROM procrastinate_jobs
+        WHERE procrastinate_jobs.id = profiles.claim
+            AND (status = 'todo' OR status = 'doing' AND procrastinate_jobs.worker_id IN ({LIVE_WORKER}))
+    )
+"""
+"""Whether a profile's job still waits, or is with a live worker."""
+
+
+def queue(connection: Connection, ids: Sequence[str], delay_s: float = 0.0) -> None:
+    """Makes a job for each of these profiles, to be begun after ``delay_s`` seconds; whoever had one has it no more."""
+    if ids:
+        connection.execute(_QUEUE, {"prefix": QUEUE_PREFIX, "task": TASK, "delay_s": delay_s, "ids": sorted(ids)})
+
+
+@contextmanager
+def short_transaction(engine: Engine) -> Iterator[Connection]:
+    """A transaction that the server ends if nothing comes from this process for ten seconds.
+
+    A process that is stopped in the middle of one, or whose machine is gone, must not keep locks that others need.
+
+    Raises:
+        StorageUnavailable: the database cannot be reached, or ended the transaction.
+    """
+    with storage_errors(), engine.begin() as connection:
+        connection.execute(_BOUND_IDLENESS)
+        yield connection

@@ -1,0 +1,253 @@
+"""The repository of profiles, as those see it who ask for them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Engine, RowMapping, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.measurements import NOISY
+from service.domain.plan import content_hash
+from service.domain.profiles import (
+    NoWorker,
+    ProfileQuotaExceeded,
+    ProfileRequest,
+    ProfileState,
+    ProfileTerms,
+    StoredProfile,
+    TableProfile,
+    WidthResult,
+    campaign_of,
+)
+from service.storage.engine import storage_errors
+from service.storage.profile_queue import LIVE_WORKER, queue, short_transaction
+from service.storage.profile_rows import ProfileRequestRow, ProfileRow, RequestedProfileRow
+from service.storage.rows import ComputeMeasurementRow, MeasuredTableRow
+
+# One caller's requests take turns, so that the quota holds; the lock ends with the transaction, or the connection.
+_TURN = text("SELECT pg_advisory_xact_lock(hashtextextended('profiles of ' || :caller, 0))")
+_MAY_BE_QUEUED = "(state = 'expired' OR state IN ('measured', 'parked') AND expires_at < now())"
+_KNOWN = text(f"SELECT id FROM profiles WHERE id = ANY(:ids) AND NOT {_MAY_BE_QUEUED}")  # noqa: S608
+_QUEUED_TODAY = text(
+    "SELECT count(*) FROM profiles WHERE requested_by = :caller AND queued_at >= date_trunc('day', now(), 'UTC')"
+)
+_SECONDS_LEFT = text("SELECT extract(epoch FROM date_trunc('day', now(), 'UTC') + interval '1 day' - now())::int + 1")
+_FRESH = """
+    attempts = 0, error = NULL, started_at = NULL, finished_at = NULL, rows_measured = NULL, queued_at = now(),
+    expires_at = now() + make_interval(secs => 86400 * :days)
+"""
+_ASKED_ANEW = text(
+    f"UPDATE profiles SET requested_by = :caller, {_FRESH} WHERE id = ANY(:ids) AND {_MAY_BE_QUEUED} RETURNING id"  # noqa: S608
+)
+_AGAIN = text(
+    f"UPDATE profiles SET {_FRESH} WHERE id = ANY(:ids) AND state IN ('parked', 'expired') RETURNING id"  # noqa: S608
+)
+_SERVED = text(f"SELECT DISTINCT hardware FROM workers WHERE id IN ({LIVE_WORKER}) ORDER BY hardware")  # noqa: S608
+
+
+class ProfileRepository:
+    """Keeps profiles in Postgres, each under its key, and queues each once however many ask."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Uses the engine's pool; opens no connection yet."""
+        self._engine = engine
+
+    def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
+        """Queues those that are not known yet, as far as the caller's quota goes; how many that were.
+
+        Raises:
+            NoWorker: there are new ones, and no live worker serves their hardware.
+            StorageUnavailable: the database cannot be reached.
+        """
+        with short_transaction(self._engine) as connection:
+            return _queue_new(connection, _by_key(profiles), caller, terms, whole=False)
+
+    def request(self, named: Sequence[tuple[str, TableProfile]], caller: str, terms: ProfileTerms) -> ProfileRequest:
+        """Stores a request and queues those of its profiles that are not known yet, all or nothing.
+
+        Args:
+            named: tables by name; of one hardware.
+            caller: who asks.
+            terms: what callers may queue.
+
+        Raises:
+            NoWorker: there are new ones, and no live worker serves their hardware.
+            ProfileQuotaExceeded: there are more new ones than the caller may queue today.
+            StorageUnavailable: the database cannot be reached.
+        """
+        keys = [(name, profile.key) for name, profile in named]
+        request_id = content_hash({"caller": caller, "profiles": keys})
+        with short_transaction(self._engine) as connection:
+            _queue_new(connection, _by_key(profile for _, profile in named), caller, terms, whole=True)
+            _store_request(connection, request_id, keys, caller)
+            return _request(connection, request_id)
+
+    def get_request(self, request_id: str) -> ProfileRequest | None:
+        """The request with this id and where its profiles stand, or None.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        with storage_errors(), self._engine.connect() as connection:
+            found = connection.scalar(select(ProfileRequestRow.id).where(ProfileRequestRow.id == request_id))
+            return _request(connection, request_id) if found else None
+
+    def profiles(self, hardware: str | None = None, state: ProfileState | None = None) -> list[StoredProfile]:
+        """Profiles, those that were asked for last first; of some hardware, in some state, or all.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        query = select(ProfileRow.__table__).order_by(ProfileRow.queued_at.desc(), ProfileRow.id)
+        if hardware is not None:
+            query = query.where(ProfileRow.hardware == hardware)
+        if state is not None:
+            query = query.where(ProfileRow.state == state.value)
+        with storage_errors(), self._engine.connect() as connection:
+            return [_stored(row, ()) for row in connection.execute(query).mappings()]
+
+    def get(self, key: str) -> StoredProfile | None:
+        """The profile with this key and its results, or None.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        with storage_errors(), self._engine.connect() as connection:
+            return _profiles(connection, [key]).get(key)
+
+    def retry(self, keys: Sequence[str], terms: ProfileTerms) -> list[str]:
+        """Queues parked and expired profiles again, whoever asked for them; the keys of those.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        with short_transaction(self._engine) as connection:
+            values = {"ids": list(keys), "days": terms.expires_days}
+            found = sorted(connection.scalars(_AGAIN, values))
+            queue(connection, found)
+            return found
+
+
+def _by_key(profiles: Iterable[TableProfile]) -> dict[str, TableProfile]:
+    return {profile.key: profile for profile in profiles}
+
+
+def _queue_new(
+    connection: Connection, profiles: dict[str, TableProfile], caller: str, terms: ProfileTerms, whole: bool
+) -> int:
+    """How many were queued; ``whole`` refuses what is beyond the quota, or else that is left out."""
+    connection.execute(_TURN, {"caller": caller})
+    known = set(connection.scalars(_KNOWN, {"ids": list(profiles)}))
+    # In a fixed order, so that two callers who want the same wait for each other in turn.
+    new = sorted(profiles.keys() - known)
+    if not new:
+        return 0
+    _refuse_unserved(connection, {profiles[key].hardware for key in new}, terms)
+    left = terms.quota_per_day - (connection.scalar(_QUEUED_TODAY, {"caller": caller}) or 0)
+    if whole and left < len(new):
+        raise _over_quota(connection, len(new), max(0, left), terms)
+    chosen = new[: max(0, left)]
+    if chosen:
+        values = [_values(key, profiles[key], caller) for key in chosen]
+        connection.execute(insert(ProfileRow).on_conflict_do_nothing(index_elements=["id"]), values)
+    asked = {"ids": chosen, "caller": caller, "days": terms.expires_days}
+    queued = list(connection.scalars(_ASKED_ANEW, asked))
+    queue(connection, queued)
+    return len(queued)
+
+
+def _refuse_unserved(connection: Connection, wanted: set[str], terms: ProfileTerms) -> None:
+    served = list(connection.scalars(_SERVED, {"alive_s": terms.worker_alive_s}))
+    for hardware in sorted(wanted - set(served)):
+        raise NoWorker(
+            f"no live worker serves {hardware!r}: run `shardwright worker --hardware {hardware}` on such a machine",
+            hardware=hardware,
+            served=served,
+            retry_after_s=round(terms.worker_alive_s),
+        )
+
+
+def _over_quota(connection: Connection, new: int, left: int, terms: ProfileTerms) -> ProfileQuotaExceeded:
+    return ProfileQuotaExceeded(
+        f"{new} of the tables are new, and {left} of {terms.quota_per_day} new profiles a day are left: ask for fewer, "
+        "or again tomorrow (UTC)",
+        quota_per_day=terms.quota_per_day,
+        left=left,
+        retry_after_s=connection.scalar(_SECONDS_LEFT),
+    )
+
+
+def _values(key: str, profile: TableProfile, caller: str) -> dict[str, Any]:
+    """Of a profile that is known, but not queued: ``expired``, until it is asked for anew."""
+    return {
+        "id": key,
+        "hardware": profile.hardware,
+        "configuration": profile.configuration,
+        "batch_size": profile.batch_size,
+        "optimizer": profile.optimizer.value,
+        "state": ProfileState.EXPIRED.value,
+        "requested_by": caller,
+    }
+
+
+def _store_request(connection: Connection, request_id: str, keys: Sequence[tuple[str, str]], caller: str) -> None:
+    values = {"id": request_id, "requested_by": caller}
+    connection.execute(insert(ProfileRequestRow).values(values).on_conflict_do_nothing(index_elements=["id"]))
+    members = [
+        {"request_id": request_id, "position": position, "name": name, "profile_id": key}
+        for position, (name, key) in enumerate(keys)
+    ]
+    primary = ["request_id", "position"]
+    connection.execute(insert(RequestedProfileRow).on_conflict_do_nothing(index_elements=primary), members)
+
+
+def _request(connection: Connection, request_id: str) -> ProfileRequest:
+    created_at = connection.execute(
+        select(ProfileRequestRow.created_at).where(ProfileRequestRow.id == request_id)
+    ).scalar_one()
+    row = RequestedProfileRow
+    query = select(row.name, row.profile_id).where(row.request_id == request_id).order_by(row.position)
+    members = connection.execute(query).all()
+    found = _profiles(connection, [key for _, key in members])
+    return ProfileRequest(request_id, created_at, [(name, found[key]) for name, key in members])
+
+
+def _profiles(connection: Connection, keys: Sequence[str]) -> dict[str, StoredProfile]:
+    """Profiles by key, with their results."""
+    results = _results(connection, keys)
+    rows = connection.execute(select(ProfileRow.__table__).where(ProfileRow.id == func.any(list(keys)))).mappings()
+    return {row["id"]: _stored(row, results.get(row["id"], ())) for row in rows}
+
+
+def _results(connection: Connection, keys: Sequence[str]) -> dict[str, tuple[WidthResult, ...]]:
+    """What the last round of each profile measured."""
+    row, campaigns = ComputeMeasurementRow, {campaign_of(key): key for key in keys}
+    query = (
+        select(
+            row.campaign, row.index, row.forward_ms, row.backward_ms, row.environment, MeasuredTableRow.embedding_dim
+        )
+        .join(MeasuredTableRow, MeasuredTableRow.measurement_id == row.id)
+        .where(row.campaign == func.any(list(campaigns)))
+        .order_by(row.campaign, row.index.desc())
+    )
+    by_key: dict[str, dict[int, WidthResult]] = {}
+    for campaign, _, forward_ms, backward_ms, environment, width in connection.execute(query):
+        result = WidthResult(width, forward_ms, backward_ms, NOISY in environment)
+        by_key.setdefault(campaigns[campaign], {}).setdefault(width, result)
+    return {key: tuple(sorted(found.values(), key=lambda result: -result.width)) for key, found in by_key.items()}
+
+
+def _stored(row: RowMapping, results: tuple[WidthResult, ...]) -> StoredProfile:
+    return StoredProfile(
+        key=row["id"],
+        hardware=row["hardware"],
+        state=ProfileState(row["state"]),
+        attempts=row["attempts"],
+        error=row["error"],
+        rows_measured=row["rows_measured"],
+        queued_at=row["queued_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        expires_at=row["expires_at"],
+        results=results,
+    )

@@ -1,0 +1,61 @@
+"""Composition root of the worker pool: a supervisor from the settings."""
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from service.jobs.measuring import OPERATOR_BENCH, Device, MeasuringSpec
+from service.settings import Settings
+from service.storage.claims import ClaimRepository, Retries
+from service.storage.workers import WorkerRepository
+
+if TYPE_CHECKING:
+    from service.jobs.supervisor import Supervisor
+
+
+def build_supervisor(
+    settings: Settings, engine: Engine, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH
+) -> "Supervisor":
+    """A supervisor of one worker a device, on the database of an engine."""
+    # Whatever only plans or serves does without the queue's packages.
+    from service.jobs.supervisor import Supervisor
+    from service.jobs.worker import WorkerSpec
+
+    retries = Retries(
+        settings.profile_tries, settings.profile_retry_s, settings.profile_expires_days, settings.worker_stalled_s
+    )
+    name, memory_bytes = uuid.uuid4().hex, int(settings.worker_memory_gib * 2**30)
+    specs = [
+        WorkerSpec(
+            database_url=engine.url.render_as_string(hide_password=False),
+            supervisor=name,
+            hardware=hardware,
+            measuring=MeasuringSpec(device, memory_bytes, settings.profile_noisy_spread, bench),
+            retries=retries,
+            heartbeat_s=settings.worker_heartbeat_s,
+            poll_s=settings.worker_poll_s,
+            job_timeout_s=settings.worker_job_timeout_s,
+            shutdown_s=settings.worker_shutdown_s,
+            log_level=settings.log_level,
+        )
+        for device in devices
+    ]
+    workers = WorkerRepository(engine, settings.worker_stalled_s)
+    return Supervisor(specs, ClaimRepository(engine, retries), workers, settings.worker_sweep_s)
+
+
+@contextlib.contextmanager
+def supervised(supervisor: "Supervisor") -> Iterator[None]:
+    """A supervisor at work in a thread; it stops its workers at the end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=supervisor.run, args=(stop,), name="supervisor")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

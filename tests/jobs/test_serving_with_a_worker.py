@@ -1,0 +1,74 @@
+"""``shardwright serve --worker``: one command that plans, and measures what is new."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.api.processes import clean_environment, is_alive, wait_for
+from tests.api.support import table
+from tests.jobs.supervised import QUICK, ROOT
+
+BODY = {
+    "tables": [table("small", embedding_dim=8)],
+    "hardware": "cpu-fbgemm",
+    "global_batch_size": 64,
+    "optimizer": "sgd",
+}
+
+
+def _get(client: httpx.Client, path: str) -> Any:
+    try:
+        return client.get(path)
+    except httpx.ConnectError:
+        return httpx.Response(0)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return found + [pid for child in found for pid in _children(child)]
+
+
+def test_a_service_with_a_worker_measures_what_it_is_asked_to_and_stops_as_a_whole(server_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = clean_environment(
+        SHARDWRIGHT_DATA_DIR=str(server_folder / "var"),
+        PORT=str(port),
+        SHARDWRIGHT_PLANNER_PROCESSES="1",
+        SHARDWRIGHT_WORKER_MEMORY_GIB="0.2",
+        **QUICK,
+    )
+    log = server_folder / "log"
+    with (
+        log.open("w") as errors,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client,
+    ):
+        command = [sys.executable, "-m", "service", "serve", "--worker"]
+        served = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, start_new_session=True)
+        try:
+            live = 'shardwright_workers_live{hardware="cpu-fbgemm"} 1.0'
+            wait_for(lambda: live in _get(client, "/metrics").text, 90)
+            where = client.post("/profiles", json=BODY).headers["location"]
+            wait_for(lambda: client.get(where).json()["done"], 90)
+            (done,) = client.get(where).json()["profiles"]
+            assert done["state"] == "measured", done
+            assert [result["width"] for result in done["results"]] == [8, 4]
+            family = _children(served.pid)
+            assert len(family) >= 3
+            # Ctrl-C goes to all of them at once.
+            os.killpg(served.pid, signal.SIGINT)
+            assert served.wait(60) == 0, log.read_text()
+            wait_for(lambda: not any(map(is_alive, family)))
+            assert "Traceback" not in log.read_text()
+        finally:
+            if served.poll() is None:
+                served.terminate()
+                served.wait(60)
