@@ -61,7 +61,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "planner_busy": "All planning processes are taken",
     "launch_pending": "The launch's plan is being made",
     "storage_unavailable": "The database is away",
-    "damaged_artifact": "The cost models are damaged",
+    "damaged_artifact": "A model version is damaged",
     "body_too_large": "The body is too large",
     "body_too_slow": "The body took too long",
     "unsupported_media_type": "The body must be JSON",

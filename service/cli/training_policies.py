@@ -29,7 +29,11 @@ class RewardSource(StrEnum):
 
 Reward = Annotated[RewardSource, typer.Option(help="Costs to learn from: the cost models', or measured here.")]
 Tables = Annotated[
-    Path | None, typer.Option(help="JSON file with the tables that tasks are drawn from (default: a generated pool).")
+    Path | None,
+    typer.Option(
+        help="JSON file with the tables that tasks are drawn from (default: a generated pool), some hundreds or more. "
+        "Families have widths and precisions of their own; --family as-given takes the widths of the tables."
+    ),
 ]
 Family = Annotated[
     list[str] | None, typer.Option(help="Family of tasks; may be given again (default: those of shipped versions).")
@@ -37,7 +41,7 @@ Family = Annotated[
 Tasks = Annotated[int | None, typer.Option(min=1, help="Tasks of each family to train on.")]
 HeldOut = Annotated[int | None, typer.Option(min=1, help="Tasks of each family, of other tables, to judge it on.")]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Global batch size of all tasks (default: the family's own).")
+    int | None, typer.Option(min=1, max=2**24, help="Global batch size of all tasks (default: the family's own).")
 ]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="JSON object of hyper-parameters to change from the others' values.")
@@ -72,7 +76,7 @@ def dreamshard(
 
     start = DreamShardTraining() if paper else SHIPPED_DREAMSHARD
     kind = DreamShardKind(_configured(replace(start, device=device), config, seed))
-    meter = _meter(reward, device, exchanges=True)
+    meter = _meter(reward, hardware, device, exchanges=True)
     drawn = _tasks(family, tasks, held_out, batch_size, seed)
     _print_trained(_trained(kind, hardware, tables, meter, reward, drawn, checkpoints, model_store))
 
@@ -99,7 +103,7 @@ def autoshard(
 
     start = AutoShardTraining() if paper else SHIPPED_AUTOSHARD
     kind = AutoShardKind(_configured(replace(start, device=device), config, seed))
-    meter = _meter(reward, device, exchanges=False)
+    meter = _meter(reward, hardware, device, exchanges=False)
     drawn = _tasks(family, tasks, held_out, batch_size, seed)
     _print_trained(_trained(kind, hardware, tables, meter, reward, drawn, checkpoints, model_store))
 
@@ -123,8 +127,8 @@ def _configured(start: _Config, path: Path | None, seed: int | None) -> _Config:
         # As JSON, of which a strict reader takes objects for dataclasses, but no number for a text.
         return TypeAdapter(type(start)).validate_json(json.dumps(_merged(asdict(start), changes)), strict=True)  # type: ignore[call-overload]
     except ValidationError as error:
-        said = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        fail(f"shardwright: --config: {said}")
+        said = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        fail(f"shardwright: --config: {'; '.join(each.removeprefix(': Value error, ') for each in said)}")
 
 
 def _refuse_unknown(known: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
@@ -144,11 +148,14 @@ def _merged(start: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-def _meter(reward: RewardSource, device: str, exchanges: bool) -> "Meter":
+def _meter(reward: RewardSource, hardware: str, device: str, exchanges: bool) -> "Meter":
     from service.training.meters import predicted_times
 
     if reward is RewardSource.PREDICTED:
         return predicted_times
+    from service.profiling.devices import refuse_device
+
+    refuse_device(hardware, device)
     from service.profiling.placement_meter import PlacementMeter, PlacementMeterSettings
 
     return PlacementMeter(PlacementMeterSettings(device=device, exchanges=exchanges))

@@ -8,7 +8,7 @@ from service.domain.deadline import Deadline
 from service.domain.plan import Algorithm
 from service.domain.policy import PlacementPolicy
 from service.search.beam import BeamSettings, beam_search
-from service.search.catalogue import no_plan_in_time
+from service.search.catalogue import Integers, no_plan_in_time
 from service.search.feasibility import Found, place_by_memory
 from service.search.greedy import WEIGHTS, greedy_placement
 from service.search.policy_placement import policy_placement
@@ -17,11 +17,8 @@ from service.search.workspace import Workspace
 
 _INSTEAD = Algorithm.SIZE_GREEDY
 
-_POLICY_SHARE = 0.9
-"""Part of the time that is the policy's; in the rest another algorithm can answer."""
-
-_CUTS_SHARE = 0.5
-"""Part of that still left, once the pieces as they are have been placed, in which cuts are looked for."""
+_AGAIN = 1.5
+"""Time that placing the cut pieces takes, relative to placing them as they were."""
 
 _SAMPLES = (4, 64)
 """Fewest and most placements that are drawn beside the likeliest."""
@@ -34,26 +31,30 @@ def learned(policy: PlacementPolicy, workspace: Workspace, seed: int, deadline: 
     """The cheapest predicted placement that the policy makes, of the pieces as they are and of them cut further.
 
     The papers place whole tables; how to cut them is NeuroShard's outer search's answer, all of whose ways of cutting
-    are judged by its own inner search. Where the policy comes to a dead end, ``size_greedy`` places the pieces.
+    are judged by its own inner search. Where the policy comes to a dead end, or to none in time, ``size_greedy`` places
+    the pieces.
 
     Raises:
         NoPlanInTime: the deadline passed before a placement was found.
         Infeasible: no placement fits, or none was found.
     """
-    share = deadline.share(_POLICY_SHARE)
-    found = [_placed(policy, workspace, seed, share)]
-    whole = not share.passed()
+    # At first, for it takes next to nothing, and the policy may leave no time.
+    greedy = greedy_placement(workspace, WEIGHTS[_INSTEAD], deadline)
+    began = deadline.clock()
+    found = [_placed(policy, workspace, seed, deadline)]
+    whole = not deadline.passed()
     if whole:
-        beam = beam_search(workspace, share.share(_CUTS_SHARE), BeamSettings())
+        reserve = _AGAIN * (deadline.clock() - began)
+        beam = beam_search(workspace, deadline.sooner(reserve), BeamSettings())
         whole = not beam.cut_short
         if beam.best is not None and beam.best is not beam.uncut:
-            found.append(_placed(policy, workspace.of_pieces(beam.best.pieces), seed, share))
-            whole = whole and not share.passed()
+            found.append(_placed(policy, workspace.of_pieces(beam.best.pieces), seed, deadline))
+            whole = whole and not deadline.passed()
     made = [each for each in found if each is not None]
     if made:
         _, best = min(made, key=lambda each: each[0])
         return Found(best.workspace, best.placement, cut_short=not whole)
-    return replace(stand_in(workspace, deadline), cut_short=not whole)
+    return replace(_or_by_memory(workspace, greedy, deadline), cut_short=not whole)
 
 
 def stand_in(workspace: Workspace, deadline: Deadline) -> Found:
@@ -63,9 +64,12 @@ def stand_in(workspace: Workspace, deadline: Deadline) -> Found:
         NoPlanInTime: the deadline passed before a placement was found.
         Infeasible: no placement fits, or none was found.
     """
-    placement = greedy_placement(workspace, WEIGHTS[_INSTEAD], deadline)
-    if placement is not None:
-        return Found(workspace, placement, instead=_INSTEAD)
+    return _or_by_memory(workspace, greedy_placement(workspace, WEIGHTS[_INSTEAD], deadline), deadline)
+
+
+def _or_by_memory(workspace: Workspace, greedy: Integers | None, deadline: Deadline) -> Found:
+    if greedy is not None:
+        return Found(workspace, greedy, instead=_INSTEAD)
     if deadline.passed():
         raise no_plan_in_time()
     return place_by_memory(workspace, deadline)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from service.domain.ports import Floats
 from service.policies.autoshard import LEAST_SHARE, LSTM_LAYERS, MOST_PIECES
 from service.policies.table_features import POLICY_FEATURE_NAMES
+from service.training.checks import refuse_sizes
 from service.training.policy_networks import TableInput
 
 
@@ -25,6 +26,9 @@ class AutoShardSizes:
         head_hidden: hidden units of the cost model's head and of the value head.
         extra: what the fraction placed becomes, and what a device's cost and memory become.
         logit_hidden: hidden units of the MLP of a device's logit.
+
+    Raises:
+        ValueError: one is below 1.
     """
 
     table_hidden: int = 128
@@ -32,6 +36,9 @@ class AutoShardSizes:
     head_hidden: int = 64
     extra: int = 32
     logit_hidden: tuple[int, int, int] = (128, 128, 64)
+
+    def __post_init__(self) -> None:
+        refuse_sizes(self)
 
 
 class CostModel(nn.Module):

@@ -206,7 +206,8 @@ class AutoShardTrainer:
             compute = taken.compute.sum(axis=-1)
             rewards[i] = float(balance(compute))
             costs, setting = compute * _to_cost_batch(spaces[i]), self._tasks.settings[played[i].task]
-            for device, cost in enumerate(costs.tolist()):
+            # Errors count in parts of the mean device, of which there is none where nothing takes any time.
+            for device, cost in enumerate(costs.tolist() if costs.any() else []):
                 tables, _ = self._tasks.tables(played[i].task, np.flatnonzero(placements[i] == device))
                 self._buffer.add(tables, cost, float(costs.mean()), setting)
         if played:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from service.domain.ports import Floats
 from service.policies.dreamshard import COSTS, PLAN_COST
 from service.policies.table_features import POLICY_FEATURE_NAMES
+from service.training.checks import refuse_sizes
 from service.training.policy_networks import TableInput
 
 
@@ -25,6 +26,9 @@ class DreamShardSizes:
         head_hidden: hidden units of each head of the cost network.
         cost_hidden: hidden units of the policy's MLP of costs.
         cost_embedding: its outputs.
+
+    Raises:
+        ValueError: one is below 1.
     """
 
     table_hidden: int = 128
@@ -32,6 +36,9 @@ class DreamShardSizes:
     head_hidden: int = 64
     cost_hidden: int = 64
     cost_embedding: int = 32
+
+    def __post_init__(self) -> None:
+        refuse_sizes(self)
 
 
 class CostNetwork(nn.Module):

@@ -63,14 +63,17 @@ def run(
         judge: what else to write to the event files, looked at with each checkpoint.
 
     Raises:
-        InvalidInputFile: the checkpoint cannot be read, or is of another run.
+        InvalidInputFile: there can be no such folder, or the checkpoint cannot be read or is of another run.
     """
     if folder is None:
         while trainer.done < trainer.steps:
             trainer.step()
             report(trainer.done)
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputFile(f"{folder}: cannot be the folder of checkpoints: {error.strerror}") from error
     checkpoint, digest = folder / _CHECKPOINT, hashlib.sha256(identity.encode()).hexdigest()
     if checkpoint.exists():
         trainer.restore(_state(checkpoint, digest))

@@ -35,7 +35,7 @@ class TaskFamily:
         name: what reports and manifests call it.
         tables: the fewest and the most tables.
         devices: numbers of devices.
-        dims: widths of tables; one that is there several times is drawn so much more often.
+        dims: widths of tables; one that is there several times is drawn so much more often. None for the pool's own.
         data_types: precisions, one for all tables of a problem.
         optimizers: fused optimizers.
         batch_sizes: global batch sizes.
@@ -77,8 +77,8 @@ One batch size and one optimizer: features of tables tell of neither, so that co
 several times. Policies serve all of them, because what balances devices at one hardly differs from what does at others.
 """
 
-FAMILIES = {family.name: family for family in SHIPPED}
-"""By name."""
+FAMILIES = {family.name: family for family in (*SHIPPED, TaskFamily("as-given", _SIZES, _DEVICES, ()))}
+"""By name; of ``as-given``, tables have the widths that the pool says."""
 
 
 def pool_half(pool: Sequence[Table], half: Split) -> tuple[Table, ...]:
@@ -94,7 +94,7 @@ def draw_problems(family: TaskFamily, pool: Sequence[Table], hardware: str, coun
 
     Args:
         family: what the problems are like.
-        pool: where tables are from; their dims and precisions play no part.
+        pool: where tables are from; their precisions play no part, nor their dims where the family has its own.
         hardware: of the devices.
         count: how many problems.
         seed: of all that is drawn.
@@ -116,7 +116,7 @@ def _problem(family: TaskFamily, pool: Sequence[Table], hardware: str, rng: np.r
     empty = Problem((), Topology(hardware, (0,) * devices), batch_size, optimizer, constraints)
     for _ in range(_TRIES):
         drawn = _shuffled(pool, rng)
-        tables = [next(drawn).sliced(int(rng.choice(family.dims))) for _ in range(size)]
+        tables = [_wide(next(drawn), family.dims, rng) for _ in range(size)]
         if family.widest_share and not _lightened(tables, drawn, family.dims, family.widest_share / devices, rng):
             continue
         named = tuple(replace(t, name=f"{t.name}_{n}", data_type=data_type) for n, t in enumerate(tables))
@@ -130,6 +130,15 @@ def _problem(family: TaskFamily, pool: Sequence[Table], hardware: str, rng: np.r
         f"{family.name}: no {size} tables were found for {devices} devices of tightness {family.tightness} and "
         f"widest_share {family.widest_share}: raise these, or the number of tables"
     )
+
+
+def _wide(table: Table, dims: Sequence[int], rng: np.random.Generator) -> Table:
+    """A table at one of these widths or, where there are none, at its own."""
+    if dims:
+        return table.sliced(int(rng.choice(dims)))
+    if table.embedding_dim % DIM_MULTIPLE:
+        raise ValueError(f"table {table.name} is {table.embedding_dim} columns wide: not a multiple of {DIM_MULTIPLE}")
+    return table
 
 
 def _shuffled(pool: Sequence[Table], rng: np.random.Generator) -> Iterator[Table]:

@@ -127,9 +127,8 @@ def train_policy_version(
     Raises:
         InvalidInputFile: the tasks cannot be drawn from the pool, or the checkpoint is damaged or of another run.
     """
-    halves = {half: pool_half(pool, half) for half in (Split.TRAIN, Split.TEST)}
-    training = _workspaces(tasks, halves[Split.TRAIN], hardware, models, tasks.train, tasks.seed)
-    held_out = _workspaces(tasks, halves[Split.TEST], hardware, models, tasks.held_out, _HELD_OUT_SEED)
+    training = _workspaces(tasks, pool_half(pool, Split.TRAIN), hardware, models, tasks.train, tasks.seed)
+    held_out = held_out_tasks(tasks, pool, hardware, models)
     trainer = kind.trainer([space for spaces in training.values() for space in spaces], meter)
     facts: dict[str, Any] = {
         "algorithm": kind.algorithm.value,
@@ -165,6 +164,17 @@ def train_policy_version(
     }
     facts |= {"created_at": now.isoformat(timespec="seconds"), "seconds": round(seconds, 1), "held_out": told}
     return TrainedPolicy(str(writer.write(hardware, kind.algorithm.value, arrays, facts)), seconds, results)
+
+
+def held_out_tasks(
+    tasks: PolicyTasks, pool: Sequence[Table], hardware: str, models: CostModels
+) -> dict[str, list[Workspace]]:
+    """The tasks of each family that versions are judged on, whatever a run's seed.
+
+    Raises:
+        InvalidInputFile: they cannot be drawn from the pool.
+    """
+    return _workspaces(tasks, pool_half(pool, Split.TEST), hardware, models, tasks.held_out, _HELD_OUT_SEED)
 
 
 def _ratio(results: Mapping[str, Results], way: str) -> float:

@@ -63,8 +63,9 @@ def test_a_tiny_run_writes_a_version_that_plans(algorithm: str, tmp_path: Path) 
     [
         ({"iteration": 2}, "no hyper-parameter is named iteration: there are "),
         ({"sizes": {"embeding": 2}}, "no hyper-parameter is named sizes.embeding"),
+        ({"sizes": {"embedding": 0}}, "sizes: Value error, embedding is 0: it must be at least 1"),
         ({"iterations": "many"}, "iterations: Input should be a valid integer"),
-        ({"iterations": 0}, "iterations is 0: it must be at least 1"),
+        ({"iterations": 0}, "--config: iterations is 0: it must be at least 1"),
         ({"device": "cuda:99"}, "--device: cuda:99 cannot be used here: "),
         ([1], "must hold a JSON object"),
     ],
@@ -123,3 +124,17 @@ def test_measured_rewards_are_of_the_hardware_that_is_named(algorithm: str, tmp_
     assert isinstance(result.exception, MeasurementRefused)
     assert "h100 is a GPU" in result.exception.detail
     assert not (tmp_path / "models").exists()
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    result = CliRunner().invoke(app, _command("dreamshard", tmp_path, "--checkpoints", str(taken)))
+    assert result.exit_code == 1
+    assert "taken: cannot be the folder of checkpoints: File exists" in str(result.exception or result.stderr)
+
+
+def test_measuring_on_a_gpu_that_is_not_there_is_said(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, _command("dreamshard", tmp_path, "--reward", "measured", "--device", "cuda:99"))
+    assert result.exit_code == 1
+    assert "there is no cuda:99" in str(result.exception or result.stderr)

@@ -133,7 +133,7 @@ def test_time_that_runs_out_is_told_from_a_dead_end() -> None:
     with pytest.raises(NoPlanInTime):
         learned(NETWORKS, space, 0, Deadline(0.0, lambda: 1.0))
     by = []
-    for checks in (40, 50, 60):
+    for checks in (30, 40, 60):
         found = learned(NETWORKS, space, 0, Deadline(float(checks), _ticking()))
         by.append(found.instead)
         assert found.cut_short

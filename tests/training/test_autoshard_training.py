@@ -211,3 +211,22 @@ def test_hundreds_of_tables_are_placed() -> None:
     found = policy_placement(space(400, 8, 7), policy, 0, 0, NEVER)
     assert found is not None
     assert (len(found), set(found.tolist())) == (400, set(range(8)))
+
+
+def test_placements_that_take_no_time_teach_the_cost_model_nothing() -> None:
+    def nothing(placed: Sequence[Placed]) -> list[StepTimes]:
+        return [StepTimes(np.zeros((s.device_count, 2)), np.zeros(s.device_count), 0.0) for s, _ in placed]
+
+    trainer = AutoShardTrainer(mixed(), config(), nothing)
+    for told in _steps(trainer, 3):
+        assert "cost_loss" not in told
+        assert np.isfinite(list(told.values())).all()
+
+
+@pytest.mark.gpu
+def test_it_trains_on_a_gpu() -> None:
+    trainer = AutoShardTrainer(mixed(), config(device="cuda"), predicted_times)
+    trainer.step()
+    resumed = AutoShardTrainer(mixed(), config(device="cuda"), predicted_times)
+    resumed.restore(trainer.state())
+    assert np.isfinite(list(resumed.step().values())).all()

@@ -12,7 +12,7 @@ from service.profiling.pools import generated_pool
 from service.search.greedy import WEIGHTS, greedy_placement
 from service.search.precut import precut
 from service.search.workspace import Workspace
-from service.training.task_families import MIXED_DIMS, SHIPPED, TaskFamily, draw_problems, pool_half
+from service.training.task_families import FAMILIES, MIXED_DIMS, SHIPPED, TaskFamily, draw_problems, pool_half
 from service.usecases.validate import problem_faults
 from tests.fakes import fake_models
 
@@ -124,3 +124,14 @@ def test_shipped_families_are_told_apart_by_name() -> None:
     assert len({family.name for family in SHIPPED}) == len(SHIPPED)
     assert (min(MIXED_DIMS), max(MIXED_DIMS)) == (4, 128)
     assert not any(dim % 4 for dim in MIXED_DIMS)
+
+
+def test_tables_as_given_keep_their_widths_which_must_be_ones_that_the_operator_has() -> None:
+    pool = [replace(table, embedding_dim=4 * (1 + i % 7)) for i, table in enumerate(generated_pool(200))]
+    (problem,) = draw_problems(FAMILIES["as-given"], pool, "cpu-fbgemm", 1, seed=3)
+    widths = {table.name: table.embedding_dim for table in pool}
+    assert {table.embedding_dim for table in problem.tables} == {4 * k for k in range(1, 8)}
+    assert all(widths[table.name.rpartition("_")[0]] == table.embedding_dim for table in problem.tables)
+    odd = [replace(table, embedding_dim=10) for table in pool]
+    with pytest.raises(ValueError, match="is 10 columns wide: not a multiple of 4"):
+        draw_problems(FAMILIES["as-given"], odd, "cpu-fbgemm", 1, seed=3)
