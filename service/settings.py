@@ -4,8 +4,9 @@ import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -75,4 +76,26 @@ class Settings(BaseSettings):
         description="Days for which measurements by an older bench are kept; those by the newest one, and by any that "
         "a version in the model store was trained on, are kept for good.",
     )
+    nightly_cron: str = Field(
+        default="0 3 * * *",
+        pattern=r"^\S+( \S+){4}$",
+        description="When models are retrained, as cron has it: minute, hour, day of month, month, day of week.",
+    )
+    nightly_timezone: str = Field(default="UTC", description="Time zone of nightly_cron, by its IANA name.")
+    nightly_margin: float = Field(
+        default=0.01,
+        ge=0,
+        lt=1,
+        description="By how much a retrained version must be better than the one that serves, relative to its error or "
+        "cost, to be promoted.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("nightly_timezone")
+    @classmethod
+    def _known_timezone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"{name!r} is no time zone of the IANA database, as UTC or Europe/Berlin are") from error
+        return name

@@ -32,6 +32,7 @@ from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.domain.retention import Kept, Retention
+from service.domain.trainings import Outcome
 from service.domain.version_ports import ModelSource, PromotionStore
 from service.registry.trained_benches import trained_benches
 from service.settings import Settings
@@ -44,8 +45,10 @@ from service.storage.plans import PlanRepository
 from service.storage.promotion_watch import PromotionWatch
 from service.storage.promotions import PromotionRepository
 from service.storage.retention import RetentionRepository
+from service.storage.trainings import TrainingRepository
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
+from service.telemetry.training_metrics import TrainingCollector
 from service.usecases import retention
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, make_plan
@@ -116,6 +119,8 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
     with database(settings) as engine, pool:
         migrate.upgrade(engine)
         plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
+        trainings = TrainingRepository(engine)
+        metrics.add(TrainingCollector(trainings.last_of_each))
         planning = Planning(
             models=models,
             planner=pool,
@@ -127,7 +132,7 @@ def running_app(settings: Settings, factory: str = MODEL_STORE) -> Iterator[Fast
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
-            models=ModelResources(models, catalog, promotions, settings.admin_calls),
+            models=ModelResources(models, catalog, promotions, trainings, settings.admin_calls),
             observing=Observing(planning.find, ObservationRepository(engine), metrics),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
@@ -229,6 +234,44 @@ def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kep
     return retention.prune(
         RetentionRepository(engine), keep, lambda: trained_benches(settings.model_store), dry_run=dry_run
     )
+
+
+def retrain(
+    settings: Settings,
+    engine: Engine,
+    hardware: str,
+    models: Sequence[str] | None = None,
+    report: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Retrains models of a hardware, all without a name, and promotes what is better; see ``usecases.retrain``.
+
+    Raises:
+        RetrainingUnderWay: another process does.
+        UnknownHardware: there is neither a model nor a measurement of it.
+        StorageUnavailable: the database cannot be reached.
+    """
+    # Not above: whoever serves needs no torch.
+    import torch
+
+    from service.profiling.pools import generated_pool
+    from service.registry.store import ModelStore
+    from service.storage.measurements import MeasurementRepository
+    from service.usecases.retrain import retrain as retrain_models
+    from service.usecases.retraining_works import MODELS, Recipes, Retraining
+
+    # The networks are small: more threads would wait for each other, and keep others from the cores.
+    torch.set_num_threads(1)
+    job = Retraining(
+        hardware=hardware,
+        measurements=MeasurementRepository(engine),
+        observations=ObservationRepository(engine),
+        models=ModelStore(settings.model_store),
+        promotions=PromotionRepository(engine),
+        trainings=TrainingRepository(engine),
+        recipes=Recipes(generated_pool()),
+        margin=settings.nightly_margin,
+    )
+    return retrain_models(job, models or MODELS, report)
 
 
 def local_models(settings: Settings, hardware: str, factory: str = MODEL_STORE) -> CostModels:

@@ -188,8 +188,8 @@ def get_readiness(services: Given) -> Response:
     response_class=Response,
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def get_metrics(services: Given) -> Response:
-    """All metrics of this service."""
+def get_metrics(services: Given) -> Response:
+    """All metrics of this service, and those of trainings as the database has them now."""
     return Response(services.metrics.exposition(), media_type=CONTENT_TYPE)
 
 

@@ -9,7 +9,18 @@ import sys
 
 import typer
 
-from service.cli import database, evaluating, measuring, models, profiling, serving, tables, training, training_policies
+from service.cli import (
+    database,
+    evaluating,
+    measuring,
+    models,
+    profiling,
+    retraining,
+    serving,
+    tables,
+    training,
+    training_policies,
+)
 from service.cli.common import fail
 from service.domain.errors import ShardwrightError
 
@@ -19,6 +30,7 @@ app.add_typer(profiling.app)
 app.add_typer(measuring.app)
 training.app.add_typer(training_policies.app)
 app.add_typer(training.app, name="train")
+app.add_typer(retraining.app)
 app.add_typer(evaluating.app)
 app.add_typer(models.app, name="models")
 app.add_typer(database.app, name="db")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.registry import Collector
 
 from service.domain.plan import Algorithm
 from service.domain.versions import Version
@@ -143,6 +144,10 @@ class Metrics:
                 histogram.observe(score)
             else:
                 unmeasured.inc()
+
+    def add(self, collector: Collector) -> None:
+        """Has each exposition ask a collector too."""
+        self._registry.register(collector)
 
     def plan_unsaved(self) -> None:
         """Counts a plan that the database could not take."""
