@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, Row, Select, func, insert, select, text
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from service.domain.errors import RetrainingUnderWay
 from service.domain.trainings import Ended, Outcome
@@ -119,9 +120,8 @@ class TrainingRepository:
         """
         age = func.extract("epoch", func.clock_timestamp() - TrainingRow.finished_at).label("age")
         each = TrainingRow.hardware, TrainingRow.model
-        query: Select[Any] = (
-            select(*TrainingRow.__table__.columns, age).distinct(*each).order_by(*each, TrainingRow.id.desc())
-        )
+        query: Select[Any] = select(*TrainingRow.__table__.columns, age).ext(distinct_on(*each))
+        query = query.order_by(*each, TrainingRow.id.desc())
         with storage_errors(), self._engine.connect() as connection:
             return [(_outcome(row), float(row.age)) for row in connection.execute(query)]
 

@@ -13,12 +13,12 @@ from service.domain.errors import RetrainingUnderWay, UnknownHardware
 from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.observations import Observation
 from service.domain.plan import Algorithm, Problem
-from service.domain.ports import StoredPlan
+from service.domain.ports import ComputeCostModel, StoredPlan
 from service.domain.tables import Optimizer
 from service.domain.topology import Topology
 from service.domain.trainings import Ended, Outcome
-from service.domain.version_ports import TrainableModels
 from service.domain.versions import COMMUNICATION, COMPUTE, Version
+from service.registry.store import ModelStore
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
 from service.training.compute_predictions import metrics_on
@@ -96,17 +96,22 @@ def test_a_night_of_new_tables_is_promoted_and_the_next_plan_errs_less(first: Ni
     assert plan.models == {COMPUTE: SECOND, COMMUNICATION: f"{HARDWARE}/{COMMUNICATION}/1"}
 
 
-def _inverted(row: ComputeMeasurement) -> ComputeMeasurement:
-    """What is dear is measured as cheap, and the other way round, about a middle of some milliseconds."""
-    return replace(row, forward_ms=4.0 / row.forward_ms, backward_ms=25.0 / row.backward_ms)
+def _inverted(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
+    """What is dear is measured as cheap, and the other way round, about the middle of all."""
+    forward, backward = (
+        float(np.median([getattr(row, part) for row in rows])) for part in ("forward_ms", "backward_ms")
+    )
+    return [
+        replace(row, forward_ms=forward**2 / row.forward_ms, backward_ms=backward**2 / row.backward_ms) for row in rows
+    ]
 
 
-def _inverted_unless_held_out(row: ComputeMeasurement) -> ComputeMeasurement:
-    return row if row.split is Split.TEST else _inverted(row)
+def _inverted_unless_held_out(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
+    return [row if row.split is Split.TEST else bad for row, bad in zip(rows, _inverted(rows), strict=True)]
 
 
-def _slower(row: ComputeMeasurement) -> ComputeMeasurement:
-    return replace(row, forward_ms=3 * row.forward_ms, backward_ms=3 * row.backward_ms)
+def _slower(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
+    return [replace(row, forward_ms=3 * row.forward_ms, backward_ms=3 * row.backward_ms) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +123,9 @@ def _slower(row: ComputeMeasurement) -> ComputeMeasurement:
     ],
 )
 def test_a_planted_bad_training_set_is_refused(
-    planted: Callable[[ComputeMeasurement], ComputeMeasurement], said: str, first: Night
+    planted: Callable[[Sequence[ComputeMeasurement]], list[ComputeMeasurement]], said: str, first: Night
 ) -> None:
-    first.measurements.add_compute_many([planted(row) for row in combinations("planted", 500, later(), seed=1)])
+    first.measurements.add_compute_many(planted(combinations("planted", 500, later(), seed=1)))
     outcome = _again(first)
     assert (outcome.ended, outcome.trained, outcome.serving) == (Ended.REFUSED, None, FIRST)
     assert said in outcome.reason
@@ -146,7 +151,7 @@ def test_measurements_of_another_device_do_not_take_over(first: Night) -> None:
 def test_without_anything_new_nothing_is_trained(first: Night) -> None:
     outcome = _again(first)
     assert (outcome.ended, outcome.reason) == (Ended.NOTHING_NEW, "the serving version was trained on the same")
-    first.measurements.add_compute_many([_inverted(row) for row in combinations("planted", 500, later(), seed=1)])
+    first.measurements.add_compute_many(_inverted(combinations("planted", 500, later(), seed=1)))
     assert _again(first).ended is Ended.REFUSED
     assert _again(first).ended is Ended.NOTHING_NEW
     assert _again(first).ended is Ended.NOTHING_NEW
@@ -196,20 +201,20 @@ def test_failures_change_nothing_but_their_row(first: Night) -> None:
     assert _again(first).ended is not Ended.NOTHING_NEW
 
 
-def test_a_version_that_was_promoted_meanwhile_is_not_overruled(first: Night) -> None:
+def test_a_version_that_was_promoted_meanwhile_is_not_overruled(first: Night, tmp_path: Path) -> None:
     first.measurements.add_compute_many(combinations("second", 250, later(), WIDE, seed=1))
     manifest, arrays = first.store.read(Version(*MODEL, 1))
     facts = {name: manifest[name] for name in ("hardware", "features_version", "measured")}
 
-    class Meanwhile(TrainableModels):
+    class Meanwhile(ModelStore):
         """While a version is judged beside the one that serves, a person promotes another."""
 
-        def __getattribute__(self, name: str) -> object:
-            if name == "compute":
-                promote(first.store, first.promotions, first.store.write(*MODEL, arrays, facts), "a person", "")
-            return getattr(first.store, name)
+        def compute(self, version: Version) -> ComputeCostModel:
+            promote(first.store, first.promotions, first.store.write(*MODEL, arrays, facts), "a person", "")
+            return super().compute(version)
 
-    outcome = retrain(replace(first.job, models=Meanwhile()), [COMPUTE])[0]
+    meanwhile = Meanwhile(str(tmp_path / "models"))
+    outcome = retrain(replace(first.job, models=meanwhile), [COMPUTE])[0]
     assert (outcome.ended, outcome.serving) == (Ended.REFUSED, FIRST)
     assert f"{SECOND} serves since" in outcome.reason
     assert _serves(first) == SECOND
