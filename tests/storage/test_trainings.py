@@ -12,7 +12,6 @@ from sqlalchemy import Engine, exc, text
 from service.domain.errors import RetrainingUnderWay, StorageUnavailable
 from service.domain.ports import TrainingStore
 from service.domain.trainings import Ended, Outcome
-from service.storage.engine import build_engine
 from service.storage.trainings import TrainingRepository
 
 _HOLDS = """
@@ -65,8 +64,8 @@ def test_a_version_belongs_to_what_was_promoted_and_to_nothing_else(engine: Engi
             store.add(outcome)
 
 
-def test_a_hardware_is_retrained_by_one_at_a_time(engine: Engine, database_url: str) -> None:
-    store, other = TrainingRepository(engine), TrainingRepository(build_engine(database_url))
+def test_a_hardware_is_retrained_by_one_at_a_time(engine: Engine) -> None:
+    store, other = TrainingRepository(engine), TrainingRepository(engine)
     with store.alone("cpu-x") as make_sure:
         with pytest.raises(RetrainingUnderWay, match="cpu-x"), other.alone("cpu-x"):
             pass
