@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
 from service.cli import app
 from service.domain.errors import RetrainingUnderWay
+from service.settings import Settings
 from service.storage.measurements import MeasurementRepository
 from service.storage.trainings import TrainingRepository
 from tests.usecases.made_up_nights import HARDWARE, combinations, earlier
@@ -57,3 +59,18 @@ def test_an_unknown_model_is_wrong_usage(command: Command) -> None:
     result = command("--model", "computer")
     assert result.exit_code == 2
     assert "none of" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nightly_cron", "0 3 * *"),
+        ("nightly_timezone", "Mars/Olympus"),
+        ("nightly_timezone", ""),
+        ("nightly_margin", 1),
+    ],
+)
+def test_settings_of_nights_that_cannot_be_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=name):
+        Settings(**{name: value})  # type: ignore[arg-type]
+    assert Settings(nightly_timezone="Europe/Berlin").nightly_cron == "0 3 * * *"
