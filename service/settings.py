@@ -117,6 +117,13 @@ class Settings(BaseSettings):
         description="Interquartile range of a measurement's repeats, relative to their median, above which they "
         "disagree and training leaves it out.",
     )
+    nightly_margin: float = Field(
+        default=0.01,
+        ge=0,
+        lt=1,
+        description="By how much a retrained version must be better than the one that serves, relative to its error or "
+        "cost, to be promoted.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")

@@ -31,6 +31,7 @@ from service.api.routes import Services
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.profiles import ProfileTerms
 from service.domain.retention import Kept, Retention
+from service.domain.trainings import Outcome
 from service.domain.version_ports import ModelSource, PromotionStore
 from service.jobs.measuring import OPERATOR_BENCH, Device
 from service.registry.trained_benches import trained_benches
@@ -45,11 +46,13 @@ from service.storage.profiles import ProfileRepository
 from service.storage.promotion_watch import PromotionWatch
 from service.storage.promotions import PromotionRepository
 from service.storage.retention import RetentionRepository
+from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from service.supervision import build_supervisor, supervised
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
 from service.telemetry.queue_metrics import QueueCollector
+from service.telemetry.training_metrics import TrainingCollector
 from service.usecases import retention
 from service.usecases.model_versions import write_down
 
@@ -122,6 +125,8 @@ def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | No
         migrate.upgrade(engine)
         metrics.add(QueueCollector(WorkerRepository(engine, settings.worker_stalled_s).queue_state))
         plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
+        trainings = TrainingRepository(engine)
+        metrics.add(TrainingCollector(trainings.last_of_each))
         profiles, terms = ProfileRepository(engine), profile_terms(settings)
         novel = stack.enter_context(NovelTables(profiles, terms, settings.profile_novelty, metrics))
         if worker is not None:
@@ -138,7 +143,7 @@ def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | No
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
             planning=planning,
-            models=ModelResources(models, catalog, promotions, settings.admin_calls),
+            models=ModelResources(models, catalog, promotions, trainings, settings.admin_calls),
             observing=Observing(planning.find, ObservationRepository(engine), metrics),
             profiles=ProfileDesk(profiles, terms, request_limits(settings)),
             metrics=metrics,
@@ -259,6 +264,44 @@ def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kep
     return retention.prune(
         RetentionRepository(engine), keep, lambda: trained_benches(settings.model_store), dry_run=dry_run
     )
+
+
+def retrain(
+    settings: Settings,
+    engine: Engine,
+    hardware: str,
+    models: Sequence[str] | None = None,
+    report: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Retrains models of a hardware, all without a name, and promotes what is better; see ``usecases.retrain``.
+
+    Raises:
+        RetrainingUnderWay: another process does.
+        UnknownHardware: there is neither a model nor a measurement of it.
+        StorageUnavailable: the database cannot be reached.
+    """
+    # Not above: whoever serves needs no torch.
+    import torch
+
+    from service.profiling.pools import generated_pool
+    from service.registry.store import ModelStore
+    from service.storage.measurements import MeasurementRepository
+    from service.usecases.retrain import retrain as retrain_models
+    from service.usecases.retraining_works import MODELS, Recipes, Retraining
+
+    # The networks are small: more threads would wait for each other, and keep others from the cores.
+    torch.set_num_threads(1)
+    job = Retraining(
+        hardware=hardware,
+        measurements=MeasurementRepository(engine),
+        observations=ObservationRepository(engine),
+        models=ModelStore(settings.model_store),
+        promotions=PromotionRepository(engine),
+        trainings=TrainingRepository(engine),
+        recipes=Recipes(generated_pool()),
+        margin=settings.nightly_margin,
+    )
+    return retrain_models(job, models or MODELS, report)
 
 
 def request_limits(settings: Settings) -> Limits:

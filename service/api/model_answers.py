@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.domain.trainings import Ended
+
 
 class _Answer(BaseModel):
     model_config = ConfigDict(frozen=True)
@@ -57,8 +59,28 @@ class PromotionAnswer(_Answer):
     rollback: bool = Field(description="Whether it undid a promotion.")
 
 
+class TrainingAnswer(_Answer):
+    """What a training of the service's own came to."""
+
+    outcome: Ended = Field(description="promoted, refused, failed or nothing_new.")
+    reason: str = Field(description="Why, in a sentence.")
+    started_at: datetime
+    finished_at: datetime
+    trained: str | None = Field(
+        description="The version that was written and promoted; null otherwise.", examples=["cpu-fbgemm/compute/4"]
+    )
+    serving: str | None = Field(
+        description="The version that served when it began, which it was judged beside; null where none did.",
+        examples=["cpu-fbgemm/compute/3"],
+    )
+    comparison: dict[str, Any] | None = Field(
+        description="What the two were judged by, on held-out data; null where it did not come so far."
+    )
+
+
 class ModelDetailAnswer(ModelAnswer):
     """A model with its versions."""
 
     versions: list[ModelVersionAnswer] = Field(description="The analytic one first, then the oldest.")
     promotions: list[PromotionAnswer] = Field(description="The last first, fifty at most.")
+    trainings: list[TrainingAnswer] = Field(description="What retraining came to, the last first, twenty at most.")

@@ -6,15 +6,19 @@ from service.api.model_answers import (
     ModelsAnswer,
     ModelVersionAnswer,
     PromotionAnswer,
+    TrainingAnswer,
 )
 from service.api.model_versions import ModelVersions
 from service.api.parsing import parse_decision
 from service.api.problems import AdminCallsOff
+from service.domain.ports import TrainingStore
+from service.domain.trainings import Outcome
 from service.domain.version_ports import ModelCatalog, PromotionStore
 from service.domain.versions import Promotion
 from service.usecases import model_versions as usecases
 
 _PROMOTIONS = 50
+_TRAININGS = 20
 _BY = "the API"
 
 
@@ -22,7 +26,12 @@ class ModelResources:
     """Blocks the calling thread."""
 
     def __init__(
-        self, serving: ModelVersions, catalog: ModelCatalog, promotions: PromotionStore, admin_calls: bool
+        self,
+        serving: ModelVersions,
+        catalog: ModelCatalog,
+        promotions: PromotionStore,
+        trainings: TrainingStore,
+        admin_calls: bool,
     ) -> None:
         """Ties the parts together.
 
@@ -30,11 +39,13 @@ class ModelResources:
             serving: the versions that serve here.
             catalog: the versions that there are.
             promotions: the decisions which serve.
+            trainings: what retraining came to.
             admin_calls: whether to take new decisions.
         """
         self._serving = serving
         self._catalog = catalog
         self._promotions = promotions
+        self._trainings = trainings
         self._admin_calls = admin_calls
 
     def all(self) -> ModelsAnswer:
@@ -47,7 +58,7 @@ class ModelResources:
         )
 
     def one(self, hardware: str, model: str) -> ModelDetailAnswer:
-        """A model's versions and promotions.
+        """A model's versions, promotions and trainings.
 
         Raises:
             UnknownModelVersion: there is no such model.
@@ -71,6 +82,7 @@ class ModelResources:
                 for found in listed
             ],
             promotions=[self._told(p) for p in self._promotions.history(hardware, model, _PROMOTIONS)],
+            trainings=[_training(o) for o in self._trainings.of_model(hardware, model, _TRAININGS)],
         )
 
     def promote(self, hardware: str, model: str, number: str, body: bytes) -> PromotionAnswer:
@@ -124,3 +136,15 @@ class ModelResources:
                 "this service listens beyond its own machine, where anyone could change which versions serve: set "
                 "SHARDWRIGHT_ADMIN_CALLS=true where the network is closed, or use `shardwright models` on the machine"
             )
+
+
+def _training(outcome: Outcome) -> TrainingAnswer:
+    return TrainingAnswer(
+        outcome=outcome.ended,
+        reason=outcome.reason,
+        started_at=outcome.started_at,
+        finished_at=outcome.finished_at,
+        trained=outcome.trained,
+        serving=outcome.serving,
+        comparison=dict(outcome.comparison) if outcome.comparison is not None else None,
+    )

@@ -192,7 +192,7 @@ def get_readiness(services: Given) -> Response:
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def get_metrics(services: Given) -> Response:
-    """All metrics of this service, and those of the queue as the database has it now."""
+    """All metrics of this service, and those of the queue and of trainings as the database has them now."""
     return Response(services.metrics.exposition(), media_type=CONTENT_TYPE)
 
 

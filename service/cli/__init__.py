@@ -16,6 +16,7 @@ from service.cli import (
     models,
     profiles,
     profiling,
+    retraining,
     serving,
     tables,
     training,
@@ -32,6 +33,7 @@ app.add_typer(profiling.app)
 app.add_typer(measuring.app)
 training.app.add_typer(training_policies.app)
 app.add_typer(training.app, name="train")
+app.add_typer(retraining.app)
 app.add_typer(evaluating.app)
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(models.app, name="models")

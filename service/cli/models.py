@@ -1,6 +1,7 @@
 """``shardwright models``: which versions there are, which serve, and that another one shall."""
 
 import getpass
+from datetime import UTC
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +44,31 @@ def list_versions(
             for found in listed(catalog, model):
                 serves = "yes" if found.version == serving else ""
                 grid.add_row(str(found.version), (found.created_at or "-")[:_DAY], _held_out(found), serves)
+    Console().print(grid)
+
+
+@app.command()
+def trainings(
+    hardware: OptionalHardware = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most trainings that are listed.")] = 20,
+    data_dir: DataDir = None,
+) -> None:
+    """List what retraining came to, the last first."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from service import wiring
+    from service.storage import migrate
+    from service.storage.trainings import TrainingRepository
+
+    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+        migrate.upgrade(engine)
+        found = TrainingRepository(engine).all(hardware, limit)
+    grid = Table(Column("ended", no_wrap=True), "model", "outcome", "trained", "reason")
+    for outcome in found:
+        ended = f"{outcome.finished_at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+        trained = outcome.trained.rpartition("/")[2] if outcome.trained else "-"
+        grid.add_row(ended, f"{outcome.hardware}/{outcome.model}", outcome.ended.value, trained, outcome.reason)
     Console().print(grid)
 
 

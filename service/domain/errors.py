@@ -173,3 +173,9 @@ class InvalidInputFile(ShardwrightError):
     """A file given on the command line does not hold what it should."""
 
     kind = "invalid_input_file"
+
+
+class RetrainingUnderWay(ShardwrightError):
+    """Another process retrains models of this hardware on this database."""
+
+    kind = "retraining_under_way"

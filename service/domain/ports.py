@@ -1,7 +1,9 @@
 """What the inner rooms ask of the outer ones."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +15,7 @@ from service.domain.policy import PlacementPolicy
 from service.domain.profiles import ProfileRequest, ProfileTerms, TableProfile
 from service.domain.retention import Kept, Retention, TrainedBench
 from service.domain.tables import Optimizer, Table
+from service.domain.trainings import Outcome
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -288,3 +291,26 @@ class ProfileStore(Protocol):
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
+
+
+class TrainingStore(Protocol):
+    """Keeps what trainings came to; all of it raises StorageUnavailable where the database cannot be reached."""
+
+    def alone(self, hardware: str) -> AbstractContextManager[Callable[[], None]]:
+        """Keeps all others from retraining models of a hardware until its end, or that of the process.
+
+        What it gives is called to make sure of that: it raises StorageUnavailable where the connection was lost, so
+        that another may have begun.
+
+        Raises:
+            RetrainingUnderWay: another process does.
+        """
+
+    def now(self) -> datetime:
+        """The time, by the database's clock."""
+
+    def add(self, outcome: Outcome) -> None:
+        """Stores an outcome durably."""
+
+    def of_model(self, hardware: str, model: str, limit: int) -> list[Outcome]:
+        """Outcomes of a model, the last first."""

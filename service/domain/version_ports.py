@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.domain.plan import Algorithm
-from service.domain.ports import CostModels
+from service.domain.policy import PlacementPolicy
+from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
 from service.domain.versions import ModelName, Promotion, Standing, Version
 
 
@@ -67,6 +71,24 @@ class ModelSource(ModelCatalog, Protocol):
             UnknownHardware: there are none.
             DamagedArtifact: they cannot be trusted.
         """
+
+
+class TrainableModels(ModelSource, Protocol):
+    """Versions that are judged beside others, and where new ones go; loading raises DamagedArtifact."""
+
+    def compute(self, version: Version) -> ComputeCostModel:
+        """Loads a compute model, trained or analytic."""
+
+    def communication(self, version: Version) -> CommunicationCostModel:
+        """Loads a communication model, trained or analytic."""
+
+    def policy(self, version: Version) -> PlacementPolicy:
+        """Loads a policy."""
+
+    def write(
+        self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
+    ) -> Version:
+        """Writes the next version, whole or not at all."""
 
 
 class PromotionChange(Protocol):

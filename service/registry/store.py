@@ -116,8 +116,8 @@ class ModelStore:
         placing = self._policy_version(hardware, versions, policy)
         held = [self._held(version) for version in (compute, communication, placing) if version]
         return CostModels(
-            self._compute(compute),
-            self._communication(communication),
+            self.compute(compute),
+            self.communication(communication),
             content_hash({"weights": held}),
             self.policy(placing) if placing else None,
         )
@@ -131,6 +131,18 @@ class ModelStore:
         except (KeyError, TypeError, ValueError) as error:
             raise _of_another_release(version, error) from error
         return networks(str(version), weights, features_version)
+
+    def compute(self, version: Version) -> ComputeCostModel:
+        """Loads a compute model, trained or analytic; raises DamagedArtifact where that fails."""
+        if version.analytic:
+            return AnalyticCompute(str(version), self._processor(version))
+        return self.compute_model(version)
+
+    def communication(self, version: Version) -> CommunicationCostModel:
+        """Loads a communication model, trained or analytic; raises DamagedArtifact where that fails."""
+        if version.analytic and isinstance(sheet := self._processor(version), DataSheet):
+            return AnalyticCommunication(str(version), sheet)
+        return self.communication_model(version)
 
     def compute_model(self, version: Version) -> ComputeModel | CalibratedCompute:
         """Loads a compute model of either kind; raises DamagedArtifact where its files are not what was written."""
@@ -160,9 +172,9 @@ class ModelStore:
     def check(self, version: Version) -> None:
         """Loads a version and lets it go; raises DamagedArtifact where that fails."""
         if version.model == COMPUTE:
-            self._compute(version)
+            self.compute(version)
         elif version.model == COMMUNICATION:
-            self._communication(version)
+            self.communication(version)
         else:
             self.policy(version)
 
@@ -217,16 +229,6 @@ class ModelStore:
         if named:
             return Version.parse(named[0])
         return self.latest(hardware, policy.value) if policy else None
-
-    def _compute(self, version: Version) -> ComputeCostModel:
-        if version.analytic:
-            return AnalyticCompute(str(version), self._processor(version))
-        return self.compute_model(version)
-
-    def _communication(self, version: Version) -> CommunicationCostModel:
-        if version.analytic and isinstance(sheet := self._processor(version), DataSheet):
-            return AnalyticCommunication(str(version), sheet)
-        return self.communication_model(version)
 
     def _held(self, version: Version) -> str:
         """Hash of what a version's prices come from."""

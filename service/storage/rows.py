@@ -273,3 +273,26 @@ class ObservationRow(Row):
     total_ms: Mapped[float | None]
     environment: Mapped[Environment]
     observed_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
+
+
+class TrainingRow(Row):
+    """What a training came to; rows are added, never changed."""
+
+    __tablename__ = "trainings"
+    __table_args__ = (
+        CheckConstraint("outcome IN ('promoted', 'refused', 'failed', 'nothing_new')", name="outcome_known"),
+        CheckConstraint("(trained IS NOT NULL) = (outcome = 'promoted')", name="promoted_was_trained"),
+        Index(None, "hardware", "model", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    hardware: Mapped[str]
+    model: Mapped[str]
+    outcome: Mapped[str]
+    reason: Mapped[str]
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime]
+    trained: Mapped[str | None]
+    serving: Mapped[str | None]
+    comparison: Mapped[Json | None]
+    basis: Mapped[str | None]

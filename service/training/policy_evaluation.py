@@ -105,3 +105,8 @@ def baselines(workspaces: Sequence[Workspace]) -> dict[str, Results]:
 def best_heuristic(results: Mapping[str, Results]) -> str:
     """The heuristic whose mean cost is the lowest."""
     return min((weight.value for weight in WEIGHTS), key=lambda name: float(results[name].costs.mean()))
+
+
+def by_best_heuristics(results: Mapping[str, Results], way: str) -> float:
+    """The mean cost of a way of placing over that of the best heuristic."""
+    return float(results[way].costs.mean() / results[best_heuristic(results)].costs.mean())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,14 @@ from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import PROCESSORS, Processor
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import TooFewMeasurements, UnknownHardware
-from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Kind, Split, comparable
+from service.domain.measurements import (
+    CHOSEN_BY,
+    CommunicationMeasurement,
+    ComputeMeasurement,
+    Kind,
+    Split,
+    comparable,
+)
 from service.domain.ports import ComputeCostModel, MeasurementStore, ModelWriter
 from service.training.calibration import calibrate
 from service.training.communication_dataset import exchange_groups, exchanges_fingerprint, measured_exchanges
@@ -49,6 +56,8 @@ largest; with 39 one of either side may be an outlier."""
 LEAST_COMMUNICATION = 100
 """Fewest exchanges to train on."""
 
+Model = TypeVar("Model")
+
 _REMEDY = "run `shardwright profile` or `shardwright db seed`"
 
 
@@ -70,11 +79,11 @@ class TrainedVersion:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FittedCompute:
-    """A compute model that was trained and is not written.
+class Fitted(Generic[Model]):
+    """A cost model that was trained and is not written.
 
     Attributes:
-        model: it, with its errors and novelty.
+        model: it, with its errors and, of compute, its novelty.
         arrays: what a version of it consists of.
         facts: for the manifest of such a version.
         rows: of each part.
@@ -82,12 +91,15 @@ class FittedCompute:
         coverage: share of the rows that are within their 90% intervals, by what is judged.
     """
 
-    model: ComputeModel
+    model: Model
     arrays: Arrays
     facts: dict[str, Any]
     rows: dict[str, int]
     metrics: dict[str, Metrics]
     coverage: dict[str, float]
+
+
+FittedCompute = Fitted[ComputeModel]
 
 
 def train_compute_version(
@@ -115,7 +127,7 @@ def fit_compute(
     now: datetime,
     report: Callable[[int], None] = lambda epoch: None,
 ) -> FittedCompute:
-    """Trains the compute model of a hardware.
+    """Trains the compute model of a hardware and writes nothing.
 
     One model is of all optimizers, precisions and batch sizes, and of the measurements of the newest device and bench
     alone; combinations that mix parts of the split are left out. How fast the machine was in each sitting is taken
@@ -145,7 +157,7 @@ def fit_compute(
         "training": asdict(config),
         "metrics": _told(found, coverage),
     }
-    return FittedCompute(whole, {**weights, **arrays}, facts, _counts(parts), found, coverage)
+    return Fitted(whole, {**weights, **arrays}, facts, _counts(parts), found, coverage)
 
 
 def calibrate_compute_version(
@@ -221,7 +233,24 @@ def train_communication_version(
     now: datetime,
     report: Callable[[int, float], None] = lambda epoch, error: None,
 ) -> TrainedVersion:
-    """Trains the communication model of a hardware, for all numbers of devices, and writes the next version.
+    """Trains the communication model of a hardware as ``fit_communication`` does and writes the next version.
+
+    Raises:
+        TooFewMeasurements: see ``fit_communication``.
+    """
+    fitted = fit_communication(hardware, measurements.communication(hardware), config, now, report)
+    version = str(models.write(hardware, "communication", fitted.arrays, fitted.facts))
+    return TrainedVersion(version, fitted.rows, fitted.metrics, fitted.coverage)
+
+
+def fit_communication(
+    hardware: str,
+    stored: Sequence[CommunicationMeasurement],
+    config: CommunicationTraining,
+    now: datetime,
+    report: Callable[[int, float], None] = lambda epoch, error: None,
+) -> Fitted[CommunicationModel]:
+    """Trains the communication model of a hardware, for all numbers of devices, and writes nothing.
 
     Takes the measurements of the newest device and bench alone. Trains on the train part, chooses the epoch on the
     validation part and reports on the frozen test part; intervals are fitted to the train part, as models see it that
@@ -231,7 +260,6 @@ def train_communication_version(
         TooFewMeasurements: fewer than ``LEAST_COMMUNICATION`` are stored, or than ``LEAST_FOR_INTERVALS`` in the train
             part, or than ``LEAST_IN_PART`` in a part of any number of devices.
     """
-    stored = measurements.communication(hardware)
     rows = comparable(stored)
     parts = _parts(hardware, rows, LEAST_COMMUNICATION, Split.TRAIN, "exchanges")
     measured = measured_exchanges(rows, LEAST_IN_PART)
@@ -245,7 +273,8 @@ def train_communication_version(
     held_out = held_out_exchanges(parts[Split.TRAIN], groups[Split.VALIDATION], measured, config)
     arrays = fit_exchange_intervals(held_out, measured)
     found = evaluate_communication(model, groups[Split.TEST])
-    coverage = _coverage(judged_exchanges(model.with_errors(arrays), parts[Split.TEST]))
+    whole = model.with_errors(arrays)
+    coverage = _coverage(judged_exchanges(whole, parts[Split.TEST]))
     facts = {
         **_provenance(rows, now),
         "measured": asdict(measured),
@@ -253,8 +282,7 @@ def train_communication_version(
         "training": asdict(config),
         "metrics": _told(found, coverage),
     }
-    version = str(models.write(hardware, "communication", {**weights, **arrays}, facts))
-    return TrainedVersion(version, _counts(parts), found, coverage)
+    return Fitted(whole, {**weights, **arrays}, facts, _counts(parts), found, coverage)
 
 
 def _parts(

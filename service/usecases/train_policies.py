@@ -26,7 +26,7 @@ from service.training.policy_evaluation import (
     SAMPLED,
     Results,
     baselines,
-    best_heuristic,
+    by_best_heuristics,
     by_policy,
     evaluated,
     judged,
@@ -96,6 +96,27 @@ class TrainedPolicy:
     results: Mapping[str, Mapping[str, Results]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPolicy:
+    """A policy that was trained and is not written.
+
+    Attributes:
+        policy: it.
+        arrays: what a version of it consists of.
+        facts: for the manifest of such a version.
+        seconds: that training took in this run, with checkpoints and looks at held-out tasks.
+        held_out: the tasks that it was judged on, by family.
+        results: by family and way of placing.
+    """
+
+    policy: PlacementPolicy
+    arrays: Mapping[str, NDArray[np.float32]]
+    facts: dict[str, Any]
+    seconds: float
+    held_out: Mapping[str, Sequence[Workspace]]
+    results: Mapping[str, Mapping[str, Results]]
+
+
 def train_policy_version(
     kind: PolicyKind,
     hardware: str,
@@ -109,14 +130,35 @@ def train_policy_version(
     folder: Path | None = None,
     report: Callable[[int, int], None] = lambda done, of: None,
 ) -> TrainedPolicy:
-    """Trains a policy on tasks of the train half of a pool, judges it on the other half and writes the next version.
+    """Trains and judges a policy as ``fit_policy`` does, whose other arguments these are, and writes the next version.
+
+    Raises:
+        InvalidInputFile: see ``fit_policy``.
+    """
+    fitted = fit_policy(kind, hardware, pool, models, meter, reward, tasks, now, folder, report)
+    version = str(writer.write(hardware, kind.algorithm.value, fitted.arrays, fitted.facts))
+    return TrainedPolicy(version, fitted.seconds, fitted.results)
+
+
+def fit_policy(
+    kind: PolicyKind,
+    hardware: str,
+    pool: Sequence[Table],
+    models: CostModels,
+    meter: Meter,
+    reward: str,
+    tasks: PolicyTasks,
+    now: datetime,
+    folder: Path | None = None,
+    report: Callable[[int, int], None] = lambda done, of: None,
+) -> FittedPolicy:
+    """Trains a policy on tasks of the train half of a pool and judges it on the other half; writes no version.
 
     Args:
         kind: what is trained, and how.
         hardware: that it is for.
         pool: tables that tasks are drawn from.
         models: price placements, of the tasks that are trained on where ``meter`` predicts, of held-out ones always.
-        writer: where the version goes.
         meter: finds out what placements cost.
         reward: what the meter is, for the manifest.
         tasks: to train and judge on.
@@ -130,22 +172,14 @@ def train_policy_version(
     training = _workspaces(tasks, pool_half(pool, Split.TRAIN), hardware, models, tasks.train, tasks.seed)
     held_out = held_out_tasks(tasks, pool, hardware, models)
     trainer = kind.trainer([space for spaces in training.values() for space in spaces], meter)
-    facts: dict[str, Any] = {
-        "algorithm": kind.algorithm.value,
-        "features_version": POLICY_FEATURES_VERSION,
-        "priced_by": {"versions": models.versions, "digest": models.digest},
-        "reward": reward,
-        "tasks": {**asdict(tasks), "pool": {"tables": len(pool), "fingerprint": _fingerprint(pool)}},
-        "training": asdict(kind.config),
-    }
-
+    facts = policy_facts(kind, pool, models, reward, tasks)
     beside = {name: baselines(spaces[:_WATCHED]) for name, spaces in held_out.items()} if folder else {}
 
     def watched() -> dict[str, float]:
         place, found = by_policy(kind.policy(trainer.arrays()), 0), {}
         for name, others in beside.items():
             results = {**others, POLICY: judged(held_out[name][:_WATCHED], place)}
-            found[f"held_out_cost_by_best_heuristics/{name}"] = _ratio(results, POLICY)
+            found[f"held_out_cost_by_best_heuristics/{name}"] = by_best_heuristics(results, POLICY)
         return found
 
     began = time.monotonic()
@@ -159,11 +193,11 @@ def train_policy_version(
     results = {name: evaluated(spaces, policy, tasks.samples) for name, spaces in held_out.items()}
     told = {
         name: {way: found.as_dict() for way, found in by_way.items()}
-        | {"cost_by_best_heuristics": {way: round(_ratio(by_way, way), 4) for way in (POLICY, SAMPLED)}}
+        | {"cost_by_best_heuristics": {way: round(by_best_heuristics(by_way, way), 4) for way in (POLICY, SAMPLED)}}
         for name, by_way in results.items()
     }
     facts |= {"created_at": now.isoformat(timespec="seconds"), "seconds": round(seconds, 1), "held_out": told}
-    return TrainedPolicy(str(writer.write(hardware, kind.algorithm.value, arrays, facts)), seconds, results)
+    return FittedPolicy(policy, arrays, facts, seconds, held_out, results)
 
 
 def held_out_tasks(
@@ -177,9 +211,18 @@ def held_out_tasks(
     return _workspaces(tasks, pool_half(pool, Split.TEST), hardware, models, tasks.held_out, _HELD_OUT_SEED)
 
 
-def _ratio(results: Mapping[str, Results], way: str) -> float:
-    """The mean cost of a way of placing over that of the best heuristic."""
-    return float(results[way].costs.mean() / results[best_heuristic(results)].costs.mean())
+def policy_facts(
+    kind: PolicyKind, pool: Sequence[Table], models: CostModels, reward: str, tasks: PolicyTasks
+) -> dict[str, Any]:
+    """What a training depends on, for the manifest; the arguments are those of ``fit_policy``."""
+    return {
+        "algorithm": kind.algorithm.value,
+        "features_version": POLICY_FEATURES_VERSION,
+        "priced_by": {"versions": models.versions, "digest": models.digest},
+        "reward": reward,
+        "tasks": {**asdict(tasks), "pool": {"tables": len(pool), "fingerprint": _fingerprint(pool)}},
+        "training": asdict(kind.config),
+    }
 
 
 def _workspaces(

@@ -1,16 +1,20 @@
 """/models: what there is and serves, promotion and rollback over HTTP, and pinned versions."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 
+from service.domain.trainings import Ended, Outcome
 from service.domain.versions import Version
 from service.registry.store import ModelStore
 from service.settings import Settings
+from service.storage.trainings import TrainingRepository
 from service.wiring import running_app
 from tests.api.processes import wait_for
 from tests.api.small_store import HARDWARE, priced, publish, question, small_store
@@ -223,3 +227,37 @@ def test_what_serves_is_in_the_metrics_and_its_predecessor_is_not(client: httpx.
     shown = [line for line in client.get("/metrics").text.splitlines() if line.startswith("shardwright_model_info{")]
     mine = [line for line in shown if f'hardware="{HARDWARE}",kind="compute"' in line]
     assert mine == [f'shardwright_model_info{{hardware="{HARDWARE}",kind="compute",version="{NAMES[1]}"}} 1.0']
+
+
+def test_trainings_are_told_beside_the_versions_and_in_metrics(client: httpx.Client, engine: Engine) -> None:
+    trainings = TrainingRepository(engine)
+    assert client.get(PATH).json()["trainings"] == []
+    began = trainings.now()
+    refused = Outcome(HARDWARE, "compute", Ended.REFUSED, "no better", began, began, None, NAMES[0], {"margin": 0.01})
+    trainings.add(replace(refused, ended=Ended.PROMOTED, trained=NAMES[1], comparison=None))
+    trainings.add(refused)
+    told, first = client.get(PATH).json()["trainings"]
+    assert (told["outcome"], told["reason"], told["trained"]) == ("refused", "no better", None)
+    assert (told["serving"], told["comparison"]) == (NAMES[0], {"margin": 0.01})
+    assert datetime.fromisoformat(told["started_at"]) == began
+    assert (first["outcome"], first["trained"]) == ("promoted", NAMES[1])
+    assert client.get(f"/models/{HARDWARE}/communication").json()["trainings"] == []
+    lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
+    labels = f'hardware="{HARDWARE}",kind="compute"'
+    last = [line for line in lines if line.startswith("shardwright_training_last")]
+    assert last == [f'shardwright_training_last{{{labels},outcome="refused"}}']
+    assert 0 <= float(lines[f"shardwright_training_age_seconds{{{labels}}}"]) < 30
+    assert lines["shardwright_trainings_readable"] == "1.0"
+
+
+def test_metrics_are_read_while_the_database_is_away(
+    databases: Databases, database_url: str, client: httpx.Client
+) -> None:
+    name = make_url(database_url).database
+    databases.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    databases.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    told = client.get("/metrics")
+    databases.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    assert told.status_code == 200
+    assert "shardwright_trainings_readable 0.0" in told.text
+    assert "shardwright_model_info" in told.text
