@@ -29,17 +29,26 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def _command(pid: str) -> str:
+    """The command line of a process; one that was spawned a moment ago has none for as long as it is not run."""
+    for _ in range(500):
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+        if command or Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return command
+        time.sleep(0.01)
+    return ""
+
+
 def planning_processes(parent: int) -> set[int]:
     """Spawned children of a process, by id."""
     found = set()
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
             stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            command = Path(f"/proc/{pid}/cmdline").read_text()
+            if int(stat[1]) == parent and "spawn_main" in _command(pid):
+                found.add(int(pid))
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(stat[1]) == parent and "spawn_main" in command:
-            found.add(int(pid))
     return found
 
 
