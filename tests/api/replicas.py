@@ -13,8 +13,8 @@ from service.domain.versions import Version
 from tests.api.processes import clean_environment, planning_processes, resident_bytes, wait_for
 from tests.api.small_store import priced
 
-CONVERGED_S = 5.0
-"""Seconds within which all replicas serve what was promoted."""
+CONVERGED_S = 20.0
+"""Seconds within which all replicas serve what was promoted, also on a machine that is busy."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE_S = 60

@@ -265,7 +265,7 @@ def test_when_the_replica_that_makes_the_plan_dies_or_freezes_another_takes_over
         one.process.send_signal(number)
         began = time.monotonic()
         wait_for(lambda: plans(other), PATIENCE_S)
-        assert time.monotonic() - began < LEASE_S + 2
+        assert time.monotonic() - began < LEASE_S + 10
         answers = [answer.result() for answer in waiting]
         assert [answer.status_code for answer in answers] == [200] * 4
         if number is signal.SIGKILL:

@@ -11,7 +11,6 @@ from sqlalchemy import Engine, text
 
 from service.domain.profiles import ProfileState, ProfileTerms, TableProfile
 from service.domain.tables import Optimizer, Table
-from service.storage.claims import Retries
 from service.storage.profiles import ProfileRepository
 from tests.api.processes import clean_environment, wait_for
 from tests.jobs.made_up import NOTES
@@ -19,14 +18,13 @@ from tests.jobs.made_up import NOTES
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
 TERMS = ProfileTerms(quota_per_day=1_000, expires_days=30, worker_alive_s=60)
-RETRIES = Retries(tries=3, wait_s=0.2, expires_days=30, stalled_s=2)
 QUICK = {
     "SHARDWRIGHT_WORKER_HEARTBEAT_S": "0.3",
-    "SHARDWRIGHT_WORKER_STALLED_S": "2",
+    "SHARDWRIGHT_WORKER_STALLED_S": "5",
     "SHARDWRIGHT_WORKER_POLL_S": "0.3",
     "SHARDWRIGHT_WORKER_SWEEP_S": "0.5",
     "SHARDWRIGHT_WORKER_SHUTDOWN_S": "5",
-    "SHARDWRIGHT_WORKER_JOB_TIMEOUT_S": "20",
+    "SHARDWRIGHT_WORKER_JOB_TIMEOUT_S": "120",
     "SHARDWRIGHT_PROFILE_RETRY_S": "0.2",
 }
 

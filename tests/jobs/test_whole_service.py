@@ -19,6 +19,8 @@ from tests.jobs.supervised import PATIENCE_S, all_is_right, begun, is_done, stat
 
 ASKED, NEW = 50, 20
 NIGHT = {"launch_id": "night"}
+# Planning takes all cores: heartbeats may be late, and must not have a table measured twice.
+STALLED_S = "60"
 
 
 def planned(replica: Replica, **changes: Any) -> httpx.Response:
@@ -39,8 +41,8 @@ def test_new_tables_are_measured_once_and_a_launch_keeps_its_plan_when_a_version
     models = small_store(str(tmp_path / "models"))
     with (
         two_replicas(database_url, tmp_path / "models") as replicas,
-        supervised(database_url, tmp_path, hardware=HARDWARE) as supervisor,
-        supervised(database_url, tmp_path, hardware=HARDWARE),
+        supervised(database_url, tmp_path, hardware=HARDWARE, SHARDWRIGHT_WORKER_STALLED_S=STALLED_S) as supervisor,
+        supervised(database_url, tmp_path, hardware=HARDWARE, SHARDWRIGHT_WORKER_STALLED_S=STALLED_S),
         ThreadPoolExecutor(ASKED) as threads,
     ):
         wait_for(lambda: len(worker_pids(engine)) == 2, PATIENCE_S)

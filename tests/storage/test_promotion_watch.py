@@ -60,10 +60,9 @@ def _listening(engine: Engine) -> list[int]:
 def test_a_promotion_is_heard_of_at_once(engine: Engine) -> None:
     with _watched(engine, poll_s=NEVER_S) as follower:
         for number in (1, 2, 3):
-            began = time.monotonic()
             _promote(engine, number)
-            wait_for(follower.knows(number), 5)
-            assert time.monotonic() - began < 1
+            # Long before the next look.
+            wait_for(follower.knows(number), NEVER_S / 3)
 
 
 def test_a_promotion_that_nobody_is_notified_of_is_found(engine: Engine) -> None:
@@ -75,7 +74,7 @@ def test_a_promotion_that_nobody_is_notified_of_is_found(engine: Engine) -> None
                     " VALUES ('cpu-x', 'compute', 9, 'a test', '')"
                 )
             )
-        wait_for(follower.knows(9), 5)
+        wait_for(follower.knows(9))
 
 
 def test_a_connection_that_is_cut_is_opened_again_and_what_came_meanwhile_is_told(engine: Engine) -> None:
@@ -85,18 +84,18 @@ def test_a_connection_that_is_cut_is_opened_again_and_what_came_meanwhile_is_tol
             with engine.connect() as connection:
                 connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
             _promote(engine, number)
-            wait_for(follower.knows(number), 5)
+            wait_for(follower.knows(number))
             assert pid not in _listening(engine)
         _promote(engine, 3)
-        wait_for(follower.knows(3), 5)
-    wait_for(lambda: not _listening(engine), 5)
+        wait_for(follower.knows(3))
+    wait_for(lambda: not _listening(engine))
 
 
 def test_a_failure_to_follow_is_logged_and_tried_again(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     with _watched(engine, poll_s=NEVER_S) as follower:
         follower.failures = 1
         _promote(engine, 1)
-        wait_for(follower.knows(1), 5)
+        wait_for(follower.knows(1))
     assert any("not followed" in record.message and record.exc_info for record in caplog.records)
 
 
@@ -115,12 +114,12 @@ def test_promotions_are_followed_after_the_server_was_restarted(server_folder: P
         upgrade(engine)
         with _watched(engine, poll_s=NEVER_S) as follower:
             _promote(engine, 1)
-            wait_for(follower.knows(1), 5)
+            wait_for(follower.knows(1))
             server.stop()
             time.sleep(1.0)
             server.start()
             _promote(engine, 2)
-            wait_for(follower.knows(2), 10)
+            wait_for(follower.knows(2))
     finally:
         engine.dispose()
         server.stop()
