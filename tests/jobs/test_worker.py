@@ -109,6 +109,7 @@ def test_killed_workers_lose_nothing_and_store_nothing_twice(engine: Engine, dat
     all_is_right(engine)
 
 
+@pytest.mark.slow
 def test_a_restarted_database_is_found_again_with_notifications_and_heartbeats(
     server_folder: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_without_a_live_worker_the_figures_say_so(engine: Engine, database_url: 
     assert WorkerRepository(engine, 2).queue_state().live_workers == {"made-up": 0}
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_too_long_writes_nothing(engine: Engine, database_url: str, tmp_path: Path) -> None:
     asked = lasting(4)
     with (
@@ -199,6 +201,7 @@ def test_a_worker_that_hangs_is_ended_and_its_job_done_by_its_successor(
     all_is_right(engine)
 
 
+@pytest.mark.slow
 def test_a_job_longer_than_the_stall_limit_is_done_once(engine: Engine, database_url: str, tmp_path: Path) -> None:
     asked = lasting(8)
     with supervised(database_url, tmp_path), supervised(database_url, tmp_path) as other:
