@@ -52,7 +52,8 @@ def post_promotion(hardware: str, model: str, version: str, body: Body, services
     summary="Have the version serve that served before",
     response_model=PromotionAnswer,
     responses=problem_responses(
-        _DECISION_PROBLEMS | {404: "The version is not there any more.", 409: "No version served before."}
+        _DECISION_PROBLEMS
+        | {404: "There is no such model, or the version is not there any more.", 409: "No version served before."}
     ),
     openapi_extra=takes("DecisionRequest"),
 )

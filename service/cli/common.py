@@ -80,6 +80,11 @@ def refuse(error: ShardwrightError, **more: object) -> NoReturn:
     fail(json.dumps({**problem_of(error, "command line"), **more}, indent=2))
 
 
+def echo_next_step(version: str) -> None:
+    """Says how a version that was trained comes to serve."""
+    typer.echo(f"a running service takes it up after `shardwright models promote {version}`")
+
+
 def progress_bar() -> "Progress":
     """A progress bar on standard error, so that standard output stays what the command answers."""
     from rich.console import Console

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import DataDir, Hardware, ModelStoreRoot, progress_bar, settings_with
+from service.cli.common import DataDir, Hardware, ModelStoreRoot, echo_next_step, progress_bar, settings_with
 
 if TYPE_CHECKING:
     from service.usecases.train_models import TrainedVersion
@@ -113,4 +113,4 @@ def _print_trained(trained: "TrainedVersion", rows: str) -> None:
         errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}", coverage)
         grid.add_row(name, str(found.rows), f"{found.mse:.2f}", *errors)
     Console().print(f"{trained.version}, trained on {trained.rows['train']} {rows}", grid)
-    typer.echo(f"a running service takes it up after `shardwright models promote {trained.version}`")
+    echo_next_step(trained.version)

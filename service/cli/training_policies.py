@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.common import Device, Hardware, ModelStoreRoot, fail, progress_bar, read_body, settings_with
+from service.cli.common import (
+    Device,
+    Hardware,
+    ModelStoreRoot,
+    echo_next_step,
+    fail,
+    progress_bar,
+    read_body,
+    settings_with,
+)
 
 if TYPE_CHECKING:
+    from service.training.autoshard_trainer import AutoShardTraining
+    from service.training.dreamshard_trainer import DreamShardTraining
     from service.training.meters import Meter
     from service.usecases.train_policies import PolicyKind, PolicyTasks, TrainedPolicy
 
 app = typer.Typer()
 
-_Config = TypeVar("_Config")
+_Config = TypeVar("_Config", "DreamShardTraining", "AutoShardTraining")
 
 
 class RewardSource(StrEnum):
@@ -122,10 +133,10 @@ def _configured(start: _Config, path: Path | None, seed: int | None) -> _Config:
             fail(f"shardwright: --config: {path} must hold a JSON object")
     if seed is not None:
         changes["seed"] = seed
-    _refuse_unknown(asdict(start), changes, "")  # type: ignore[call-overload]
+    _refuse_unknown(asdict(start), changes, "")
     try:
         # As JSON, of which a strict reader takes objects for dataclasses, but no number for a text.
-        return TypeAdapter(type(start)).validate_json(json.dumps(_merged(asdict(start), changes)), strict=True)  # type: ignore[call-overload]
+        return TypeAdapter(type(start)).validate_json(json.dumps(_merged(asdict(start), changes)), strict=True)
     except ValidationError as error:
         said = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
         fail(f"shardwright: --config: {'; '.join(each.removeprefix(': Value error, ') for each in said)}")
@@ -232,3 +243,4 @@ def _print_trained(trained: "TrainedPolicy") -> None:
         count, dead = str(len(results[POLICY].costs)), str(int(results[POLICY].dead.sum()))
         grid.add_row(name, count, policy, sampled, f"{heuristic} ({best})", random, dead)
     Console().print(f"{trained.version}, trained in {trained.seconds:.0f} s; mean predicted costs of a step", grid)
+    echo_next_step(trained.version)

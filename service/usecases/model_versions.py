@@ -87,11 +87,12 @@ def rollback(catalog: ModelCatalog, promotions: PromotionStore, model: ModelName
 
     Raises:
         NothingToRollBackTo: no version served before.
-        UnknownModelVersion: it is not there any more.
+        UnknownModelVersion: there is no such model, or the version is not there any more.
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
     with promotions.changing() as change:
+        _refuse_unknown_model(catalog, model)
         standing = change.standing().get(model, ())
         if len(standing) < 2:
             raise NothingToRollBackTo(

@@ -112,7 +112,8 @@ def test_versions_that_are_not_there_are_404(client: httpx.Client, number: str) 
 
 @pytest.mark.parametrize("path", ["/models/cpu-y/compute", f"/models/{HARDWARE}/autoshard", "/models/%2e%2e/compute"])
 def test_models_that_are_not_there_are_404(client: httpx.Client, path: str) -> None:
-    for response in (client.get(path), client.post(f"{path}/1/promote", json={})):
+    decided = [client.post(f"{path}/{decision}", json={}) for decision in ("1/promote", "rollback")]
+    for response in (client.get(path), *decided):
         assert (response.status_code, kind(response)) == (404, "unknown_model_version")
         assert f"{HARDWARE}/compute" in response.json()["known"]
 

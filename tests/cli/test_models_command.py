@@ -75,7 +75,7 @@ def test_an_analytic_version_is_promoted_without_its_number(command: Command) ->
         (["promote", "cpu-x/compute/9"], "there is no version cpu-x/compute/9; there are: cpu-x/compute/1"),
         (["promote", "cpu-y/compute/1"], "there is no model cpu-y/compute"),
         (["rollback", "cpu-x/compute"], "no version of cpu-x/compute served before"),
-        (["rollback", "cpu-x/dreamshard"], "no version of cpu-x/dreamshard served before"),
+        (["rollback", "cpu-x/dreamshard"], "there is no model cpu-x/dreamshard"),
     ],
 )
 def test_what_cannot_be_is_said_with_what_there_is(command: Command, arguments: list[str], said: str) -> None:

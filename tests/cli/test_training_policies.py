@@ -36,6 +36,7 @@ def test_a_tiny_run_writes_a_version_that_plans(algorithm: str, tmp_path: Path) 
     result = CliRunner().invoke(app, _command(algorithm, tmp_path, "--checkpoints", str(folder), "--seed", "3"))
     assert result.exit_code == 0, result.output
     assert f"h100/{algorithm}/1" in result.stdout
+    assert f"shardwright models promote h100/{algorithm}/1" in result.stdout
     assert (folder / "checkpoint.pt").is_file()
     (events,) = folder.glob("events.*")
     assert b"held_out_cost_by_best_heuristics/dreamshard-20" in events.read_bytes()
