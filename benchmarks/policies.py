@@ -34,7 +34,6 @@ from benchmarks.policy_quality import (
     family_lines,
     judged,
     policy_placers,
-    posed,
     summary_lines,
 )
 from benchmarks.search_tasks import HARDWARE
@@ -45,6 +44,7 @@ from service.domain.versions import Version
 from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.registry.store import ModelStore
 from service.search.catalogue import TICKS_PER_MS
+from service.search.precut import posed
 from service.search.simulator import simulate
 from service.training.policy_evaluation import by_policy
 

@@ -6,9 +6,9 @@ from functools import partial
 
 from benchmarks.policy_curves import Course
 from benchmarks.policy_families import autoshard_problems, dreamshard_problems
-from benchmarks.policy_quality import posed
 from service.domain.plan import Algorithm, Problem
 from service.domain.ports import CostModels
+from service.search.precut import posed
 from service.search.workspace import Workspace
 from service.training.autoshard_trainer import AutoShardTraining
 from service.training.dreamshard_trainer import DreamShardTraining

@@ -18,11 +18,11 @@ from benchmarks import shared_data
 from benchmarks.machine import command_line, machine_line
 from benchmarks.policy_curves import Course, beside, curve, curve_lines, draw
 from benchmarks.policy_families import dreamshard_problems
-from benchmarks.policy_quality import posed
 from benchmarks.search_tasks import HARDWARE
 from service.domain.ports import CostModels
 from service.profiling.placement_meter import PlacementMeter, PlacementMeterSettings
 from service.registry.store import ModelStore
+from service.search.precut import posed
 from service.search.workspace import Workspace
 from service.training.policy_job import PolicyTrainer
 from service.training.policy_kinds import SHIPPED_AUTOSHARD, SHIPPED_DREAMSHARD, AutoShardKind, DreamShardKind

@@ -19,7 +19,7 @@ from benchmarks.machine import command_line, machine_line
 from benchmarks.measured_report import TaskResult, task_lines
 from benchmarks.policies import Policies, shipped_policies, trained_policies
 from benchmarks.policy_families import dreamshard_problems
-from benchmarks.policy_quality import GREEDY, SAMPLES, WHOLE_NEUROSHARD, baselines, posed
+from benchmarks.policy_quality import GREEDY, SAMPLES, WHOLE_NEUROSHARD, baselines
 from benchmarks.search_tasks import HARDWARE
 from service.domain.deadline import NEVER
 from service.domain.plan import Algorithm, Problem, Shard
@@ -30,6 +30,7 @@ from service.registry.store import ModelStore
 from service.search.catalogue import Integers
 from service.search.layout import shards_of
 from service.search.learned import stand_in
+from service.search.precut import posed
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from service.training.policy_evaluation import Placing, by_policy

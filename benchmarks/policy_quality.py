@@ -8,19 +8,19 @@ import numpy as np
 
 from benchmarks.policy_families import JudgedFamily
 from benchmarks.search_tasks import HEURISTICS
-from service.domain.deadline import NEVER, Deadline
+from service.domain.deadline import Deadline
 from service.domain.plan import Algorithm, Problem, ShardingType
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CostModels, Floats
 from service.search.algorithms import SEARCHES, Search
 from service.search.bound import lower_bound_ms
-from service.search.catalogue import TICKS_PER_MS, Integers
+from service.search.catalogue import TICKS_PER_MS
 from service.search.learned import learned
-from service.search.precut import precut
+from service.search.precut import posed
 from service.search.rules import Flags
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
-from service.training.policy_evaluation import Placing, by_policy, heuristic
+from service.training.policy_evaluation import Placing, by_policy, by_search, heuristic
 from service.training.policy_evaluation import judged as results
 
 SAMPLES = 16
@@ -42,9 +42,9 @@ _SEED = 0
 def baselines() -> dict[str, list[Placing]]:
     """Random placement with several seeds, the heuristics, and NeuroShard's inner search alone."""
     return {
-        Algorithm.RANDOM.value: [partial(_searched, SEARCHES[Algorithm.RANDOM], seed) for seed in range(RANDOM_SEEDS)],
+        Algorithm.RANDOM.value: [by_search(SEARCHES[Algorithm.RANDOM], seed) for seed in range(RANDOM_SEEDS)],
         **{algorithm.value: [heuristic(algorithm)] for algorithm in HEURISTICS},
-        WHOLE_NEUROSHARD: [partial(_searched, SEARCHES[Algorithm.NEUROSHARD], _SEED)],
+        WHOLE_NEUROSHARD: [by_search(SEARCHES[Algorithm.NEUROSHARD], _SEED)],
     }
 
 
@@ -68,11 +68,6 @@ def cutters(policies: Mapping[str, Sequence[PlacementPolicy]]) -> dict[str, Sear
         Algorithm.AUTO.value: SEARCHES[Algorithm.AUTO],
         **{name: partial(learned, found[0]) for name, found in policies.items()},
     }
-
-
-def _searched(search: Search, seed: int, workspace: Workspace) -> Integers | None:
-    found = search(workspace, seed, NEVER)
-    return None if found.by_memory_alone else found.placement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,11 +156,6 @@ def judged(
         np.array([lower_bound_ms(problem, models) for problem in family.problems]),
         {name: np.array(costs) for name, costs in cut.items()},
     )
-
-
-def posed(problem: Problem, models: CostModels) -> Workspace:
-    """A problem's pieces: whole tables, where nothing must be cut."""
-    return Workspace.of(problem, precut(problem, NEVER), models)
 
 
 def placements(workspaces: Sequence[Workspace], placers: Sequence[Placing]) -> Placements:

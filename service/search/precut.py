@@ -2,17 +2,28 @@
 
 from itertools import accumulate
 
-from service.domain.deadline import Deadline
+from service.domain.deadline import NEVER, Deadline
 from service.domain.errors import Fault, InvalidRequest
 from service.domain.plan import Problem, Slice
+from service.domain.ports import CostModels
 from service.domain.tables import Table
 from service.search.catalogue import no_plan_in_time
 from service.search.cuts import needed_counts, slices_of, widths_of
 from service.search.proofs import check_feasible
 from service.search.rules import Rules
+from service.search.workspace import Workspace
 
 MOST_SHARDS = 10_000
 """Slices that a plan may have to be made of, at most; more would only run into the deadline."""
+
+
+def posed(problem: Problem, models: CostModels, deadline: Deadline = NEVER) -> Workspace:
+    """The pieces that algorithms begin with: whole tables, and needed cuts.
+
+    Raises:
+        Infeasible, InvalidRequest, NoPlanInTime: see ``precut``; also NoPlanInTime before all pieces were encoded.
+    """
+    return Workspace.of(problem, precut(problem, deadline), models, deadline)
 
 
 def precut(problem: Problem, deadline: Deadline) -> tuple[Slice, ...]:

@@ -15,11 +15,6 @@ def by_cost(workspace: Workspace) -> Integers:
     return np.lexsort((-workspace.memory_bytes, -workspace.single_costs)).astype(np.int64)
 
 
-def as_they_come(workspace: Workspace) -> Integers:
-    """Pieces in the workspace's own order; [S]."""
-    return np.arange(len(workspace.pieces))
-
-
 def cost_embeddings(workspace: Workspace) -> Floats:
     """Embeddings of the pieces by the compute cost model; [S, H]."""
     return workspace.embeddings.astype(np.float64)

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.domain.deadline import NEVER
-from service.domain.errors import Infeasible
 from service.domain.plan import Algorithm
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import Floats
-from service.search.catalogue import Integers
+from service.search.algorithms import Search
+from service.search.catalogue import TICKS_PER_MS, Integers
 from service.search.greedy import WEIGHTS, greedy_placement, random
 from service.search.learned import stand_in
 from service.search.policy_placement import policy_placement
-from service.search.rewards import compute_balance, minus_plan_cost
+from service.search.rewards import balance
 from service.search.rules import Flags
+from service.search.simulator import simulate
 from service.search.workspace import Workspace
 
 POLICY, SAMPLED = "policy", "policy_sampled"
@@ -50,13 +51,14 @@ def heuristic(weight: Algorithm) -> Placing:
     return lambda workspace: greedy_placement(workspace, WEIGHTS[weight])
 
 
-def at_random(workspace: Workspace) -> Integers | None:
-    """The random baseline, seed 0."""
-    try:
-        found = random(workspace, 0, NEVER)
-    except Infeasible:
-        return None
-    return None if found.by_memory_alone else found.placement
+def by_search(search: Search, seed: int) -> Placing:
+    """A search whose pieces are the workspace's; a dead end where memory alone placed them."""
+
+    def place(workspace: Workspace) -> Integers | None:
+        found = search(workspace, seed, NEVER)
+        return None if found.by_memory_alone else found.placement
+
+    return place
 
 
 def by_policy(policy: PlacementPolicy, samples: int) -> Placing:
@@ -70,15 +72,16 @@ def judged(workspaces: Sequence[Workspace], place: Placing) -> Results:
     Raises:
         Infeasible: it came to a dead end, and no placement was found without regard to costs either.
     """
-    costs, balance, dead = [], [], []
+    costs, balances, dead = [], [], []
     for workspace in workspaces:
         placement = place(workspace)
         dead.append(placement is None)
         if placement is None:
             placement = stand_in(workspace, NEVER).placement
-        costs.append(-float(minus_plan_cost(workspace, placement[None])[0]))
-        balance.append(float(compute_balance(workspace, placement[None])[0]))
-    return Results(np.array(costs), np.array(balance), np.array(dead))
+        found = simulate(workspace, placement[None])
+        costs.append(found.plan[0] / TICKS_PER_MS)
+        balances.append(balance(found.forward_compute[0] + found.backward_compute[0]))
+    return Results(np.array(costs), np.array(balances), np.array(dead))
 
 
 def evaluated(workspaces: Sequence[Workspace], policy: PlacementPolicy, samples: int) -> dict[str, Results]:
@@ -99,7 +102,7 @@ def evaluated(workspaces: Sequence[Workspace], policy: PlacementPolicy, samples:
 def baselines(workspaces: Sequence[Workspace]) -> dict[str, Results]:
     """Random placement and the heuristics, by name."""
     heuristics = {weight.value: judged(workspaces, heuristic(weight)) for weight in WEIGHTS}
-    return {Algorithm.RANDOM.value: judged(workspaces, at_random), **heuristics}
+    return {Algorithm.RANDOM.value: judged(workspaces, by_search(random, 0)), **heuristics}
 
 
 def best_heuristic(results: Mapping[str, Results]) -> str:

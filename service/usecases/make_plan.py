@@ -21,7 +21,7 @@ from service.search.catalogue import no_plan_in_time
 from service.search.cuts import can_be_cut
 from service.search.feasibility import Found, pieces_that_fit, place_by_memory, placed_so
 from service.search.layout import shards_of
-from service.search.precut import precut
+from service.search.precut import posed
 from service.search.proofs import check_feasible
 from service.search.replan import replan
 from service.search.workspace import Workspace
@@ -160,7 +160,7 @@ def _placed(
 
 def _by_memory(problem: Problem, models: CostModels, deadline: Deadline) -> Found:
     """A placement by memory alone: of the needed slices or, where these do not pack, of finer ones that do."""
-    workspace = Workspace.of(problem, precut(problem, deadline), models, deadline)
+    workspace = posed(problem, models, deadline)
     try:
         return place_by_memory(workspace, deadline.share(_PACKING_SHARE))
     except Infeasible as refused:

@@ -10,15 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.deadline import NEVER
 from service.domain.errors import InvalidInputFile
 from service.domain.measurements import Split
-from service.domain.plan import Algorithm, Problem, content_hash
+from service.domain.plan import Algorithm, content_hash
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CostModels, ModelWriter
 from service.domain.tables import Table
 from service.policies.table_features import POLICY_FEATURES_VERSION
-from service.search.precut import precut
+from service.search.precut import posed
 from service.search.workspace import Workspace
 from service.training.meters import Meter
 from service.training.policy_evaluation import (
@@ -229,17 +228,13 @@ def _workspaces(
     tasks: PolicyTasks, pool: Sequence[Table], hardware: str, models: CostModels, count: int, seed: int
 ) -> dict[str, list[Workspace]]:
     """Tasks of each family, posed."""
-
-    def posed(problem: Problem) -> Workspace:
-        return Workspace.of(problem, precut(problem, NEVER), models)
-
     try:
         drawn = {family.name: draw_problems(family, pool, hardware, count, seed) for family in tasks.families}
     except ValueError as fault:
         raise InvalidInputFile(
             f"tasks cannot be drawn from this half of the tables, {len(pool)} here: {fault}"
         ) from fault
-    return {name: [posed(problem) for problem in problems] for name, problems in drawn.items()}
+    return {name: [posed(problem, models) for problem in problems] for name, problems in drawn.items()}
 
 
 def _fingerprint(pool: Sequence[Table]) -> str:

@@ -27,7 +27,6 @@ from benchmarks.policy_quality import (
     judged,
     placements,
     policy_placers,
-    posed,
     summary_lines,
 )
 from service.domain.plan import Algorithm, Constraints, Problem, ShardingType
@@ -40,6 +39,7 @@ from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore
 from service.search.catalogue import TICKS_PER_MS, Integers
 from service.search.greedy import WEIGHTS, greedy_placement
+from service.search.precut import posed
 from service.search.rewards import compute_balance
 from service.search.simulator import simulate
 from service.search.workspace import Workspace

@@ -31,7 +31,7 @@ from service.search.layout import shards_of
 from service.search.precut import precut
 from service.search.rewards import Reward, compute_balance, minus_plan_cost
 from service.search.simulator import price, simulate
-from service.search.tasks import Task, as_they_come, by_cost
+from service.search.tasks import Task, by_cost
 from service.search.workspace import Workspace
 from tests.fakes import fake_models
 from tests.search import oracle
@@ -51,6 +51,10 @@ def _cut(problem: Problem, models: CostModels) -> Workspace:
     except Infeasible:
         slices = tuple(oracle.whole(problem))
     return Workspace.of(problem, slices, models)
+
+
+def as_they_come(workspace: Workspace) -> NDArray[np.int64]:
+    return np.arange(len(workspace.pieces))
 
 
 def _task(problem: Problem, models: CostModels, ordered: bool = True) -> Task:
@@ -368,4 +372,3 @@ def test_pieces_come_by_cost_then_memory_then_as_they_are() -> None:
     tables = (Table("small", 1000, 4, 0.5), Table("busy", 1000, 64, 9.0), Table("same", 1000, 4, 0.5))
     problem = Problem(tables, Topology("fake", (GIB,)), 64, Optimizer.SGD)
     assert by_cost(_space(problem)).tolist() == [1, 0, 2]
-    assert as_they_come(_space(problem)).tolist() == [0, 1, 2]
