@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
-from service.domain.plan import Constraints, Problem, ShardingType, memory_on_devices, tiling_faults
+from service.domain.plan import Constraints, Problem, ShardingType, memory_on_devices, tables_on_devices, tiling_faults
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.beam import BeamSettings, beam_search
@@ -71,7 +71,7 @@ def test_cuts_never_make_a_plan_dearer_and_always_tile(problem: Problem) -> None
     assert simulate(cut.workspace, cut.placement[None]).plan[0] <= simulate(space, whole.placement[None]).plan[0]
     shards = shards_of(cut.workspace, cut.placement)
     assert not tiling_faults(problem.tables, problem.topology.device_count, shards)
-    used = memory_on_devices(problem, shards)
+    used = memory_on_devices(problem, tables_on_devices(problem, shards))
     assert all(u.total <= limit for u, limit in zip(used, problem.topology.memory_bytes, strict=True))
 
 

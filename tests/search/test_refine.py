@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
-from service.domain.plan import Constraints, Problem, memory_on_devices, tiling_faults
+from service.domain.plan import Constraints, Problem, memory_on_devices, tables_on_devices, tiling_faults
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.catalogue import Piece
@@ -47,7 +47,9 @@ def simulated(holdings: Holdings) -> int:
 def assert_valid(problem: Problem, holdings: Holdings) -> None:
     shards = shards_of(*holdings.workspace())
     assert not tiling_faults(problem.tables, problem.topology.device_count, shards)
-    for memory, limit in zip(memory_on_devices(problem, shards), problem.topology.memory_bytes, strict=True):
+    for memory, limit in zip(
+        memory_on_devices(problem, tables_on_devices(problem, shards)), problem.topology.memory_bytes, strict=True
+    ):
         assert memory.total <= limit
     constraints = problem.constraints
     dims = {table.name: table.embedding_dim for table in problem.tables}

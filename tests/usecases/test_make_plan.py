@@ -22,6 +22,7 @@ from service.domain.plan import (
     Shard,
     ShardingType,
     memory_on_devices,
+    tables_on_devices,
     tiling_faults,
 )
 from service.domain.ports import CostModels, Floats
@@ -67,7 +68,7 @@ def test_plans_tile_every_table_hold_in_memory_and_repeat(problem: Problem, algo
         return
     assert tiling_faults(problem.tables, problem.topology.device_count, plan.shards) == []
     _assert_widths_are_allowed(problem, plan.shards)
-    memory = memory_on_devices(problem, plan.shards)
+    memory = memory_on_devices(problem, tables_on_devices(problem, plan.shards))
     assert [report.memory for report in plan.devices] == memory
     assert all(report.memory.total <= report.memory_limit_bytes for report in plan.devices)
     assert plan.max_cost_ms == max(report.cost.total for report in plan.devices)
