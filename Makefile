@@ -33,7 +33,7 @@ test: setup
 	$(BIN)/python -m pytest
 
 test-all: setup
-	$(BIN)/python -m pytest -m "not gpu"
+	TEST_ALL_EXAMPLES=1 $(BIN)/python -m pytest -m "not gpu"
 
 check: setup
 	$(BIN)/ruff format --check .

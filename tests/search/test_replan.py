@@ -30,6 +30,7 @@ from service.search.proofs import check_feasible
 from service.search.replan import relabelled, replan
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search.strategies import problems
 
@@ -57,7 +58,7 @@ def replanned(problem: Problem, running: Running, algorithm: str = "neuroshard")
     return shards, cost, moved_bytes(moves(problem, running, shards))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=problems(max_tables=6), share=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 def test_moves_no_more_than_it_may_and_is_no_dearer_than_staying(problem: Problem, share: float) -> None:
     limit = int(share * sum(table.weight_bytes for table in problem.tables))
