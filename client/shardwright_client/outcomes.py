@@ -132,14 +132,15 @@ def _problem(received: Received) -> Problem | None:
 
 
 def _sentence(problem: Problem) -> str:
-    """A problem for people: its kind, what is wrong and what would help."""
+    """A problem for people, in one line: its kind, what is wrong and what would help."""
     parts = [f"{problem.status} {problem.type.removeprefix(TYPE_PREFIX)}: {problem.detail or problem.title}"]
     others = problem.faults[1:_SHOWN_FAULTS]
     parts += [f"{fault.pointer or 'request'}: {fault.message}" for fault in others]
     remedies = problem.extra.get("remedies")
     if isinstance(remedies, list) and remedies:
         parts.append("what would help: " + " | ".join(str(remedy) for remedy in remedies))
-    return "; ".join(parts) + (f" (request {problem.instance})" if problem.instance else "")
+    told = " ".join("; ".join(parts).splitlines())
+    return told + (f" (request {problem.instance})" if problem.instance else "")
 
 
 def _retry_after_s(header: str | None) -> float | None:

@@ -60,6 +60,10 @@ def test_each_kind_of_problem_has_its_class(status: int, kind: str, expected: ty
     assert str(error).startswith(f"POST {URL}/plan: {status} {kind}: what is wrong (request id-7)")
 
 
+def test_messages_are_one_line() -> None:
+    assert "422 infeasible: a b" in str(refused(problem(422, "infeasible", detail="a\nb")))
+
+
 def test_an_invalid_request_names_every_field() -> None:
     faults = [
         {"pointer": "/tables/0/embedding_dim", "message": "must be a multiple of 4", "table": "t0"},
