@@ -268,6 +268,9 @@ class AwayStore:
     def __init__(self) -> None:
         self.let = threading.Event()
 
+    def devices(self, hardware: str, terms: ProfileTerms) -> set[str]:
+        return {"cpu"}
+
     def queue_new(self, profiles: object, caller: str, terms: ProfileTerms) -> int:
         self.let.wait(20)
         raise StorageUnavailable("away", retry_after_s=2)
