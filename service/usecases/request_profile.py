@@ -46,12 +46,13 @@ def request_profiles(problem: Problem, store: ProfileStore, caller: str, terms: 
     named = [(table.name, TableProfile(hardware, table, batch_size, optimizer)) for table in problem.tables]
     devices = store.devices(hardware, terms)
     faults = [
-        Fault("/optimizer" if field == "optimizer" else f"/tables/{i}/{field}", reason, name)
+        Fault("/optimizer", reason) if field == "optimizer" else Fault(f"/tables/{i}/{field}", reason, name)
         for i, (name, profile) in enumerate(named)
         for field, reason in _lacking(profile, devices)
     ]
     if faults:
-        raise InvalidRequest(faults)
+        # The optimizer is all tables' and is told of once.
+        raise InvalidRequest(list(dict.fromkeys(faults)))
     return store.request(named, caller, terms)
 
 

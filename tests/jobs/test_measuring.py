@@ -40,7 +40,7 @@ def test_waiting_for_another_worker_of_the_machine_is_not_measuring(measuring: M
 
 def test_a_measurement_that_takes_too_long_is_ended(measuring: MeasuringProcess) -> None:
     measuring.measure(profile(), 0, 60)
-    with pytest.raises(MeasuringFailed, match="measuring took longer than 0.5 s"):
+    with pytest.raises(MeasuringFailed, match=r"measuring took longer than 0\.5 s"):
         measuring.measure(profile(STUCK), 0, 0.5)
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def test_a_service_with_a_worker_measures_what_it_is_asked_to_and_stops_as_a_who
         PORT=str(port),
         SHARDWRIGHT_PLANNER_PROCESSES="1",
         SHARDWRIGHT_WORKER_MEMORY_GIB="0.2",
+        SHARDWRIGHT_SHUTDOWN_TIMEOUT_S="4",
         **QUICK,
     )
     log = server_folder / "log"
@@ -63,9 +65,19 @@ def test_a_service_with_a_worker_measures_what_it_is_asked_to_and_stops_as_a_who
             assert [result["width"] for result in done["results"]] == [8, 4]
             family = _children(served.pid)
             assert len(family) >= 3
-            # Ctrl-C goes to all of them at once.
-            os.killpg(served.pid, signal.SIGINT)
-            assert served.wait(60) == 0, log.read_text()
+            with socket.create_connection(("127.0.0.1", port)) as slow:
+                # A request that keeps the API from ending before its time is up.
+                slow.sendall(
+                    b"POST /profiles HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+                    b"Content-Type: application/json\r\n\r\n{"
+                )
+                time.sleep(0.5)
+                # Ctrl-C goes to all of them at once.
+                began = time.monotonic()
+                os.killpg(served.pid, signal.SIGINT)
+                assert served.wait(60) == 0, log.read_text()
+            assert time.monotonic() - began < 4 + 10
+            assert "is started again" not in log.read_text()
             wait_for(lambda: not any(map(is_alive, family)))
             assert "Traceback" not in log.read_text()
         finally:
