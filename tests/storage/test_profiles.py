@@ -16,6 +16,7 @@ from service.storage.engine import build_engine, libpq_parameters
 from service.storage.measurements import MeasurementRepository
 from service.storage.profiles import ProfileRepository
 from tests.storage.live_worker import live_worker
+from tests.storage.locks import wait_for_a_lock
 
 TERMS = ProfileTerms(quota_per_day=30, expires_days=30, worker_alive_s=60)
 HARDWARE = "cpu-x"
@@ -187,18 +188,29 @@ def test_callers_are_told_what_the_workers_measure_on(store: ProfileRepository, 
     assert (store.devices(HARDWARE, TERMS), store.devices("cpu-y", TERMS)) == ({"cpu"}, set())
 
 
-def test_those_who_queue_the_same_again_in_other_orders_do_not_deadlock(
-    store: ProfileRepository, engine: Engine
+@pytest.mark.parametrize("again", ["retry", "queue_new"])
+def test_several_profiles_are_locked_in_the_order_of_their_keys(
+    store: ProfileRepository, engine: Engine, again: str
 ) -> None:
-    many = ProfileTerms(quota_per_day=10_000, expires_days=30, worker_alive_s=60)
-    tables = [profile(rows) for rows in range(1, 60)]
-    store.queue_new(tables, "a", many)
-    for _ in range(5):
-        run(engine, "UPDATE profiles SET state = 'parked', expires_at = now() - interval '1 s'")
-        with ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(store.queue_new, tables[:: 1 - 2 * (i % 2)], f"c{i}", many) for i in range(4)]
-            asked += [pool.submit(lambda: len(store.retry([one.key for one in tables[::-1]], many))) for _ in range(4)]
-            assert sum(each.result() for each in asked) == len(tables)
+    by_key = sorted((profile(rows) for rows in range(1, 6)), key=lambda one: one.key)
+    # They lie in the table the other way round, which is the order in which an unordered statement finds them.
+    for one in reversed(by_key):
+        store.queue_new([one], "a", TERMS)
+        run(engine, f"UPDATE profiles SET state = 'parked', expires_at = now() WHERE id = '{one.key}'")
+    calls = {
+        "retry": lambda: store.retry([one.key for one in by_key], TERMS),
+        "queue_new": lambda: store.queue_new(by_key, "b", TERMS),
+    }
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as first:
+            first.execute(text(f"SELECT FROM profiles WHERE id = '{by_key[0].key}' FOR UPDATE"))
+            asked = pool.submit(calls[again])
+            wait_for_a_lock(engine)
+            with engine.begin() as other:
+                free = other.execute(text("SELECT id FROM profiles FOR UPDATE SKIP LOCKED")).all()
+        assert len(free) == len(by_key) - 1
+        asked.result()
+    assert count(engine, "profiles WHERE state = 'queued'") == len(by_key)
 
 
 def test_what_is_queued_again_is_told_to_workers_as_what_is_new(store: ProfileRepository, engine: Engine) -> None:
