@@ -69,6 +69,12 @@ class Settings(BaseSettings):
     keep_observations_days: int = Field(
         default=365, ge=1, description="Days for which observations are kept, and the plans that they are of."
     )
+    keep_profiles_days: int = Field(
+        default=90,
+        ge=1,
+        description="Days for which profiles are kept after they were measured, parked or given up, and requests for "
+        "profiles after they were last asked; what was measured is kept as measurements are.",
+    )
     keep_measurements_days: int = Field(
         default=365,
         ge=1,

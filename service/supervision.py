@@ -16,6 +16,16 @@ from service.storage.workers import WorkerRepository
 if TYPE_CHECKING:
     from service.jobs.supervisor import Supervisor
 
+_LEAST_SHUTDOWN_S = 0.1
+
+
+def beside_serving(settings: Settings) -> Settings:
+    """Settings of a worker that stops while the API lets its requests finish, in the same time."""
+    from service.jobs.supervisor import GRACE_S
+
+    left = max(_LEAST_SHUTDOWN_S, settings.shutdown_timeout_s - GRACE_S)
+    return settings.model_copy(update={"worker_shutdown_s": min(settings.worker_shutdown_s, left)})
+
 
 def build_supervisor(
     settings: Settings, engine: Engine, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH
@@ -49,9 +59,8 @@ def build_supervisor(
 
 
 @contextlib.contextmanager
-def supervised(supervisor: "Supervisor") -> Iterator[None]:
-    """A supervisor at work in a thread; it stops its workers at the end."""
-    stop = threading.Event()
+def supervised(supervisor: "Supervisor", stop: threading.Event) -> Iterator[None]:
+    """A supervisor at work in a thread; it stops its workers once ``stop`` is set, at the end at the latest."""
     thread = threading.Thread(target=supervisor.run, args=(stop,), name="supervisor")
     thread.start()
     try:

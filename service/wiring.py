@@ -48,9 +48,10 @@ from service.storage.promotions import PromotionRepository
 from service.storage.retention import RetentionRepository
 from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
-from service.supervision import build_supervisor, supervised
+from service.supervision import beside_serving, build_supervisor, supervised
 from service.telemetry import logging as structured_logging
 from service.telemetry.metrics import Metrics
+from service.telemetry.prompt import PromptReads
 from service.telemetry.queue_metrics import QueueCollector
 from service.telemetry.training_metrics import TrainingCollector
 from service.usecases import retention
@@ -91,7 +92,11 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     structured_logging.configure(settings.log_level)
-    with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory, worker) as app:
+    with (
+        _stop_signals() as stop,
+        _listening(settings) as listener,
+        running_app(settings, factory, worker, stop.wanted) as app,
+    ):
         host, port = listener.getsockname()[:2]
         _log.info("serving", extra={"fields": {"host": host, "port": port}})
         config = uvicorn.Config(
@@ -101,14 +106,21 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
             server_header=False,
             timeout_graceful_shutdown=settings.shutdown_timeout_s,
         )
-        stop.server = uvicorn.Server(config)
+        stop.server = _Server(config, stop.wanted)
         if not stop.made:
             stop.server.run([listener])
 
 
 @contextlib.contextmanager
-def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> Iterator[FastAPI]:
+def running_app(
+    settings: Settings,
+    factory: str = MODEL_STORE,
+    worker: str | None = None,
+    stopping: threading.Event | None = None,
+) -> Iterator[FastAPI]:
     """The application with everything that it needs running: database, schema, planning processes, a worker if wanted.
+
+    The worker stops once ``stopping`` is set, while requests still finish.
 
     Raises:
         ShardwrightError: the database cannot be started, reached or migrated.
@@ -129,14 +141,16 @@ def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | No
         engine = stack.enter_context(database(settings, create=True))
         stack.enter_context(pool)
         migrate.upgrade(engine)
-        metrics.add(QueueCollector(WorkerRepository(engine, settings.worker_stalled_s).queue_state))
+        prompt = PromptReads()
+        metrics.add(QueueCollector(prompt.of(WorkerRepository(engine, settings.worker_stalled_s).queue_state)))
         plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
         trainings = TrainingRepository(engine)
-        metrics.add(TrainingCollector(trainings.last_of_each))
+        metrics.add(TrainingCollector(prompt.of(trainings.last_of_each)))
         profiles, terms = ProfileRepository(engine), profile_terms(settings)
         novel = stack.enter_context(NovelTables(profiles, terms, settings.profile_novelty, metrics))
         if worker is not None:
-            stack.enter_context(supervised(build_supervisor(settings, engine, worker, [Device("cpu")])))
+            supervisor = build_supervisor(beside_serving(settings), engine, worker, [Device("cpu")])
+            stack.enter_context(supervised(supervisor, stopping or threading.Event()))
         planning = Planning(
             models=models,
             planner=pool,
@@ -227,23 +241,23 @@ def database(settings: Settings, create: bool = False) -> Iterator[Engine]:
 @contextlib.contextmanager
 def _embedded(server: EmbeddedPostgres) -> Iterator[str]:
     """The URL of the embedded server, which is started again if it is killed meanwhile."""
-    with server as url:
-        over = threading.Event()
+    url, over = server.start(), threading.Event()
 
-        def watch() -> None:
-            while not over.wait(_EMBEDDED_CHECK_S):
-                try:
-                    server.start()
-                except ShardwrightError as error:
-                    _log.error("the embedded database does not start", extra={"fields": {"cause": error.detail}})
+    def watch() -> None:
+        while not over.wait(_EMBEDDED_CHECK_S):
+            try:
+                server.start()
+            except ShardwrightError as error:
+                _log.error("the embedded database does not start", extra={"fields": {"cause": error.detail}})
 
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield url
-        finally:
-            over.set()
-            watcher.join()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield url
+    finally:
+        over.set()
+        watcher.join()
+        server.leave()
 
 
 def database_check(engine: Engine) -> Callable[[], Check]:
@@ -277,6 +291,7 @@ def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kep
     keep = Retention(
         plans=timedelta(days=settings.keep_plans_days),
         observations=timedelta(days=settings.keep_observations_days),
+        profiles=timedelta(days=settings.keep_profiles_days),
         measurements=timedelta(days=settings.keep_measurements_days),
     )
     return retention.prune(
@@ -346,6 +361,18 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
             where = f"{settings.host}:{settings.port}"
             raise AddressInUse(f"cannot listen on {where}: {error.strerror or error}") from error
         yield listener
+
+
+class _Server(uvicorn.Server):
+    """Tells of a signal at once; uvicorn itself raises it again when requests are through."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stopping.set()
+        super().handle_exit(sig, frame)
 
 
 class _StopRequest:

@@ -20,7 +20,7 @@ from service.domain.plan import Problem
 from service.domain.ports import ProfileStore
 from service.domain.profiles import NoWorker, ProfileRequestNotFound, ProfileTerms, TableProfile
 from service.telemetry.metrics import Metrics
-from service.usecases.request_profile import new_profiles, request_profiles
+from service.usecases.request_profile import new_profiles, queue_profiles, request_profiles
 
 _WAITING = 256
 _LAST_WORDS_S = 5.0
@@ -115,8 +115,8 @@ class NovelTables:
     def _queued(self, profiles: list[TableProfile]) -> tuple[str, int]:
         """What became of the profiles that were not queued, and how many were."""
         try:
-            # Those that are left out are known, or beyond the quota.
-            return "left_out", self._store.queue_new(profiles, ANONYMOUS, self._terms)
+            # Those that are left out are known, beyond the quota, or nothing that the operator does there.
+            return "left_out", queue_profiles(profiles, self._store, ANONYMOUS, self._terms)
         except NoWorker:
             return "no_worker", 0
         except StorageUnavailable as error:

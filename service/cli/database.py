@@ -101,17 +101,19 @@ Days = Annotated[int | None, typer.Option(min=1, help="Days to keep them for; th
 def prune(
     plans_days: Days = None,
     observations_days: Days = None,
+    profiles_days: Days = None,
     measurements_days: Days = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
     model_store: ModelStoreRoot = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Delete plans, launches, observations and superseded measurements that were kept long enough."""
+    """Delete plans, launches, observations, profiles and superseded measurements that were kept long enough."""
     from service import wiring
 
     settings = settings_with(
         keep_plans_days=plans_days,
         keep_observations_days=observations_days,
+        keep_profiles_days=profiles_days,
         keep_measurements_days=measurements_days,
         model_store=model_store,
         data_dir=data_dir,

@@ -82,8 +82,8 @@ def profile(
     of plans that these models make. It is a campaign of its own, of tables of the train part alone.
     """
     from service import wiring
+    from service.domain.fused_operator import supported_data_types, supported_optimizers
     from service.profiling.campaign import Campaign, CampaignSettings
-    from service.profiling.compute_bench import supported_data_types, supported_optimizers
     from service.profiling.devices import refuse_device
     from service.profiling.pools import generated_pool, read_pool
     from service.storage import migrate

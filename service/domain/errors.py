@@ -165,6 +165,10 @@ class MeasurementRefused(ShardwrightError):
     kind = "measurement_refused"
 
 
+class MemoryIsShort(MeasurementRefused):
+    """The memory that a measurement may take is not free just now: what else runs there may end."""
+
+
 class TooFewMeasurements(ShardwrightError):
     """There is not enough to train or to evaluate on."""
 

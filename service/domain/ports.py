@@ -263,8 +263,15 @@ class RetentionStore(Protocol):
 class ProfileStore(Protocol):
     """Keeps profiles, and queues each once however many ask."""
 
+    def devices(self, hardware: str, terms: ProfileTerms) -> set[str]:
+        """What live workers measure a hardware on, as they name it; empty where none serves it.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
     def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
-        """Queues those that are not known yet, as far as the caller's quota goes; how many that were.
+        """Queues those that are neither known nor measured yet, as far as the caller's quota goes; how many.
 
         Raises:
             NoWorker: there are new ones, and no live worker serves their hardware.

@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from service.domain.errors import ShardwrightError
+from service.domain.errors import MeasurementRefused, MemoryIsShort, ShardwrightError
 from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile
 
 OPERATOR_BENCH = "service.profiling.table_profile:OperatorBench"
@@ -32,10 +32,31 @@ Bench = Callable[[TableProfile, int], MeasuredProfile]
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+_PATIENCE = 10
+"""Longest measurements of other workers, one after the other, that are waited for."""
+
+
 class MeasuringFailed(ShardwrightError):
     """A try to measure failed; the detail says why."""
 
     kind = "measuring_failed"
+
+
+class NeverMeasured(MeasuringFailed):
+    """The bench refused what it will refuse at every try."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """What the process answers where there is no result; ``error`` is its kind."""
+
+    error: type[MeasuringFailed]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The machine is this process's from now on: what took time until here was others' work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +105,14 @@ class MeasuringProcess:
     def measure(self, profile: TableProfile, first_index: int, timeout_s: float) -> MeasuredProfile:
         """What the bench finds of a profile; blocks the calling thread. Starts the process where there is none.
 
+        Args:
+            profile: what is measured.
+            first_index: position of the first measurement in the profile's campaign.
+            timeout_s: most seconds of measuring; waiting for other workers of the machine does not count.
+
         Raises:
-            MeasuringFailed: the process ended, took too long and was ended, or the bench refused or failed.
+            NeverMeasured: the bench refused, and would again.
+            MeasuringFailed: the process ended, took too long and was ended, or the bench failed.
         """
         if self._process is None or not self._process.is_alive():
             self._start()
@@ -93,8 +120,8 @@ class MeasuringProcess:
             outcome = self._answer((profile, first_index), timeout_s)
         except (EOFError, OSError) as error:
             raise MeasuringFailed(f"the measuring process ended: {self._how_it_ended()}") from error
-        if isinstance(outcome, str):
-            raise MeasuringFailed(outcome)
+        if isinstance(outcome, _Failed):
+            raise outcome.error(outcome.reason)
         found: MeasuredProfile = outcome
         return found
 
@@ -123,9 +150,15 @@ class MeasuringProcess:
         if self._pipe is None:
             raise EOFError
         self._pipe.send(call)
+        said = self._said(_PATIENCE * timeout_s, "waiting for other workers of the machine")
+        return self._said(timeout_s, "measuring") if isinstance(said, _Begun) else said
+
+    def _said(self, timeout_s: float, doing: str) -> Any:
+        if self._pipe is None:
+            raise EOFError
         if not self._pipe.poll(timeout_s):
             self.end()
-            raise MeasuringFailed(f"measuring took longer than {timeout_s:g} s and was ended")
+            raise MeasuringFailed(f"{doing} took longer than {timeout_s:g} s and was ended")
         return self._pipe.recv()
 
     def _how_it_ended(self) -> str:
@@ -151,14 +184,19 @@ def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
             return
         try:
             with alone_on(spec.device):
+                pipe.send(_Begun())
                 bench = bench or _bench(spec)
-                outcome: MeasuredProfile | str = bench(profile, first_index)
+                outcome: MeasuredProfile | _Failed = bench(profile, first_index)
+        except MemoryIsShort as error:
+            outcome = _Failed(MeasuringFailed, error.detail)
+        except MeasurementRefused as error:
+            outcome = _Failed(NeverMeasured, error.detail)
         except ShardwrightError as error:
-            outcome = error.detail
+            outcome = _Failed(MeasuringFailed, error.detail)
         except MemoryError:
-            outcome = "memory ran out: give the worker more, or measure a smaller table"
+            outcome = _Failed(MeasuringFailed, "memory ran out: give the worker more, or measure a smaller table")
         except Exception:
-            outcome = traceback.format_exc()
+            outcome = _Failed(MeasuringFailed, traceback.format_exc())
         pipe.send(outcome)
 
 

@@ -36,6 +36,9 @@ _SOCKET_NAME = f".s.PGSQL.{_PORT}"
 _LONGEST_SOCKET_PATH = 103
 _STOP_TIMEOUT_S = 60
 _POLL_S = 0.05
+_CONNECT_TIMEOUT_S = 2
+_CLOSING_S = 1.0
+_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
 _log = logging.getLogger(__name__)
 
@@ -137,6 +140,43 @@ class EmbeddedPostgres:
                     with suppress(OSError):
                         postmaster.socket_dir.rmdir()
 
+    def leave(self) -> None:
+        """Ends this handle's use; the last user stops the server, unless somebody is connected who is no user.
+
+        Whoever came by the server's URL has no part in the lock. A server that is left to such sessions runs on after
+        them, until the next user's end.
+
+        Raises:
+            EmbeddedServerFailed: the server does not stop.
+        """
+        others = self._others()
+        if not others:
+            self.stop()
+            return
+        fields = {"sessions": others, "data": str(self._pgdata)}
+        _log.warning("the embedded database is left to those who are connected by its URL", extra={"fields": fields})
+        if self._users is not None:
+            self._users.close()
+            self._users = None
+
+    def _others(self) -> int:
+        """Sessions that are still there shortly after this process closed its own."""
+        deadline = time.monotonic() + _CLOSING_S
+        while (found := self._sessions()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return found
+
+    def _sessions(self) -> int:
+        postmaster = self._postmaster()
+        if postmaster is None:
+            return 0
+        try:
+            with psycopg.connect(**_own_session(postmaster.socket_dir)) as connection:
+                row = connection.execute(_SESSIONS).fetchone()
+        except psycopg.OperationalError:
+            return 0
+        return int(row[0]) if row else 0
+
     def __enter__(self) -> str:
         """Starts the server and returns its URL."""
         return self.start()
@@ -214,9 +254,8 @@ class EmbeddedPostgres:
         postmaster = self._postmaster()
         if postmaster is None:
             return False
-        where = {"host": str(postmaster.socket_dir), "port": _PORT, "user": _SUPERUSER, "dbname": _SUPERUSER}
         try:
-            psycopg.connect(**where, connect_timeout=2).close()  # type: ignore[arg-type]
+            psycopg.connect(**_own_session(postmaster.socket_dir)).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -225,6 +264,16 @@ class EmbeddedPostgres:
         lines = self._log.read_text(errors="replace").splitlines()[-20:] if self._log.exists() else []
         detail = f"embedded Postgres in {self._pgdata}: {what}"
         return EmbeddedServerFailed("\n  ".join([detail, *lines]), log=lines)
+
+
+def _own_session(socket_dir: Path) -> dict[str, Any]:
+    return {
+        "host": str(socket_dir),
+        "port": _PORT,
+        "user": _SUPERUSER,
+        "dbname": _SUPERUSER,
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+    }
 
 
 def _url(socket_dir: Path) -> str:

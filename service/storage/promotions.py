@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, func, insert, select, text
 
 from service.domain.versions import ModelName, Promotion, Standing, Version
-from service.storage.engine import storage_errors
+from service.storage.engine import short_transaction, storage_errors
 from service.storage.rows import PromotionRow
 
 CHANNEL = "shardwright_promotions"
@@ -52,10 +52,12 @@ class PromotionRepository:
     def changing(self) -> Iterator["PromotionTransaction"]:
         """One change at a time, durable at its end or, where an error ends it, not made at all.
 
+        The server ends it where nothing is asked of it for ten seconds: a frozen process must not keep others out.
+
         Raises:
-            StorageUnavailable: the database cannot be reached, or another change takes too long.
+            StorageUnavailable: the database cannot be reached, another change takes too long, or this one did.
         """
-        with storage_errors(), self._engine.begin() as connection:
+        with short_transaction(self._engine) as connection:
             # Keeps out others that change, and nobody who reads.
             connection.execute(text(f"LOCK TABLE {PromotionRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
             yield PromotionTransaction(connection)

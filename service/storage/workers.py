@@ -37,6 +37,7 @@ _NOTE_ENDED = text(
 _FORGET = text("DELETE FROM workers WHERE ended_at < now() - make_interval(days => :days)")
 
 _STATES = text("SELECT hardware, state, count(*), sum(rounds), sum(failures) FROM profiles GROUP BY hardware, state")
+_PRUNED = text("SELECT hardware, measured, failures FROM pruned_profiles")
 _WAITING = text(
     """
     SELECT hardware, extract(epoch FROM now() - min(queued_at)) FROM profiles
@@ -57,8 +58,8 @@ class QueueState:
 
     Attributes:
         profiles: profiles in each state.
-        measured: times that a profile was measured.
-        failures: tries that failed.
+        measured: times that a profile was measured, those that were pruned counted.
+        failures: tries that failed, likewise.
         oldest_s: seconds since the oldest profile that waits or is measured was asked for.
         stalled: profiles whose job is gone or with a worker without heartbeats.
         live_workers: workers with a heartbeat; 0 where there was one within days.
@@ -137,12 +138,13 @@ class WorkerRepository:
         with storage_errors(), self._engine.connect() as connection:
             connection.execute(text("SET LOCAL statement_timeout = '2s'"))
             states = connection.execute(_STATES).all()
+            pruned = connection.execute(_PRUNED).all()
             live = {hardware: int(count) for hardware, count in connection.execute(_LIVE, self._alive)}
             waiting = {hardware: float(age) for hardware, age in connection.execute(_WAITING)}
             stalled = {hardware: int(count) for hardware, count in connection.execute(_STALLED, self._alive)}
-        known = {hardware for hardware, *_ in states} | set(live)
+        known = {hardware for hardware, *_ in [*states, *pruned]} | set(live)
         measured, failures = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
-        for hardware, _, _, rounds, failed in states:
+        for hardware, rounds, failed in [*((row[0], *row[3:]) for row in states), *pruned]:
             measured[hardware] += int(rounds)
             failures[hardware] += int(failed)
         return QueueState(

@@ -72,10 +72,12 @@ def promote(
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
-    # The version must not be pruned between the look at it and the decision: both are one change.
+    _refuse_unknown(catalog, version)
+    # Loading may take long, so nobody waits for it.
+    catalog.check(version)
     with promotions.changing() as change:
+        # It may have been pruned meanwhile, and cannot be any more.
         _refuse_unknown(catalog, version)
-        catalog.check(version)
         standing = change.standing().get(version.of)
         if standing and standing[0].number == version.promoted_as:
             return standing[0]
@@ -91,22 +93,30 @@ def rollback(catalog: ModelCatalog, promotions: PromotionStore, model: ModelName
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
+    _refuse_unknown_model(catalog, model)
+    checked, _ = _served_before(catalog, promotions.standing(), model)
+    catalog.check(checked)
     with promotions.changing() as change:
-        _refuse_unknown_model(catalog, model)
-        standing = change.standing().get(model, ())
-        if len(standing) < 2:
-            raise NothingToRollBackTo(
-                f"no version of {'/'.join(model)} served before the one that serves: promote another by its number"
-            )
-        serving, before = standing[:2]
-        version = numbered(catalog, model, before.number)
-        if version is None:
-            raise UnknownModelVersion(
-                f"there is no analytic version of {'/'.join(model)} any more: promote another one"
-            )
-        _refuse_unknown(catalog, version)
-        catalog.check(version)
+        version, serving = _served_before(catalog, change.standing(), model)
+        if version != checked:
+            # Another change came between.
+            catalog.check(version)
         return change.add(version, by, reason, undoes=serving.id)
+
+
+def _served_before(catalog: ModelCatalog, standing: Standing, model: ModelName) -> tuple[Version, Promotion]:
+    """The version that a rollback brings back, and the promotion that it undoes."""
+    promotions = standing.get(model, ())
+    if len(promotions) < 2:
+        raise NothingToRollBackTo(
+            f"no version of {'/'.join(model)} served before the one that serves: promote another by its number"
+        )
+    serving, before = promotions[:2]
+    version = numbered(catalog, model, before.number)
+    if version is None:
+        raise UnknownModelVersion(f"there is no analytic version of {'/'.join(model)} any more: promote another one")
+    _refuse_unknown(catalog, version)
+    return version, serving
 
 
 def write_down(
@@ -208,6 +218,8 @@ def prune(
                 reason = needed.get(number) or ("named by a stored plan" if name in named_by_plans else None)
                 found.append(Old(name, reason))
                 if reason is None and not dry_run:
+                    # Also asks whether nobody can promote still: a transaction that was idle for long is ended.
+                    change.standing()
                     catalog.delete(*model, number)
         return found
 

@@ -1,5 +1,6 @@
 """/profiles over HTTP, and the tables that plans and estimates have measured."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import Engine, text
+from typer.testing import CliRunner
 
 from service.api.profiling import NovelTables
+from service.cli.profiles import app
 from service.domain.errors import StorageUnavailable
 from service.domain.plan import Problem
 from service.domain.profiles import ProfileRequest, ProfileState, ProfileTerms
@@ -268,6 +271,9 @@ class AwayStore:
     def __init__(self) -> None:
         self.let = threading.Event()
 
+    def devices(self, hardware: str, terms: ProfileTerms) -> set[str]:
+        return {"cpu"}
+
     def queue_new(self, profiles: object, caller: str, terms: ProfileTerms) -> int:
         self.let.wait(20)
         raise StorageUnavailable("away", retry_after_s=2)
@@ -293,3 +299,34 @@ def test_noting_new_tables_neither_waits_nor_fails() -> None:
     }
     assert values['outcome="failed"'] + values['outcome="dropped"'] == 300
     assert values['outcome="dropped"'] >= 42
+
+
+def test_what_the_workers_operator_cannot_do_is_refused_by_table_and_never_queued(
+    client: httpx.Client, engine: Engine
+) -> None:
+    live_worker(engine, "fake")
+    asked = body(table("a", data_type="fp16"), table("b", data_type="bf16"), optimizer="adam")
+    refused = client.post("/profiles", json=asked)
+    assert (refused.status_code, kind(refused)) == (422, "invalid_request")
+    said = {(fault["pointer"], fault["table"]): fault["message"] for fault in refused.json()["faults"]}
+    assert set(said) == {("/optimizer", None), ("/tables/1/data_type", "b")}
+    assert "use fp16" in said[("/tables/1/data_type", "b")]
+    assert client.post("/plan", json=plan_of(new_tables(2), optimizer="adam")).status_code == 200
+    wait_for(lambda: counted(client, 'shardwright_novel_tables_total{outcome="left_out"} 2.0'))
+    assert count(engine, "profiles") == 0
+
+
+def test_the_command_line_and_the_api_tell_of_a_profile_in_the_same_words(
+    client: httpx.Client, engine: Engine, database_url: str
+) -> None:
+    live_worker(engine, "fake")
+    (told,) = client.post("/profiles", json=body(table("t0", data_type="fp16"))).json()["profiles"]
+    assert told["measures"] == {
+        "hardware": "fake", "num_embeddings": 1000, "embedding_dim": 64, "pooling_factor": 2.0, "num_features": 1,
+        "pooling_mode": "sum", "data_type": "fp16", "global_batch_size": 512, "optimizer": "sgd",
+    }  # fmt: skip
+    environment = {"DATABASE_URL": database_url}
+    shown = CliRunner().invoke(app, ["show", told["profile_id"]], env=environment)
+    assert json.loads(shown.stdout) == {name: value for name, value in told.items() if name != "table"}
+    listed = CliRunner().invoke(app, ["list"], env=environment).stdout
+    assert listed.startswith(f"{told['profile_id']} queued attempts=0 hardware=fake num_embeddings=1000 ")

@@ -37,6 +37,8 @@ def test_a_dry_run_says_what_would_go_and_deletes_nothing(stored: Engine) -> Non
         "launches: 0 would be deleted",
         "answers: 0 would be deleted",
         "plans: 2 would be deleted",
+        "profile requests: 0 would be deleted",
+        "profiles: 0 would be deleted",
         "measurements: 0 would be deleted",
     ]
     assert plans(stored) == {"1", "20", "100"}

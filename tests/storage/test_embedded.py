@@ -257,3 +257,14 @@ def test_data_of_another_version_is_a_clear_error(server: EmbeddedPostgres, serv
     with pytest.raises(EmbeddedServerFailed, match="initialized by PostgreSQL version 12"):
         server.start()
     version.write_text(right)
+
+
+def test_a_server_is_left_to_those_who_came_by_its_url(server: EmbeddedPostgres, server_folder: Path) -> None:
+    engine = build_engine(server.start())
+    with engine.connect() as guest:
+        server.leave()
+        assert guest.scalar(text("SELECT 1")) == 1
+    engine.dispose()
+    server.start()
+    server.leave()
+    assert not (server_folder / "var" / "postgres" / "postmaster.pid").exists()

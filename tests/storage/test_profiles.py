@@ -2,15 +2,21 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 
+import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import Engine, text
 
+from service.domain.measurements import ComputeMeasurement
 from service.domain.profiles import NoWorker, ProfileQuotaExceeded, ProfileState, ProfileTerms, TableProfile
 from service.domain.tables import Optimizer, ReuseHistogram, Table
-from service.storage.engine import build_engine
+from service.storage.engine import build_engine, libpq_parameters
+from service.storage.measurements import MeasurementRepository
 from service.storage.profiles import ProfileRepository
 from tests.storage.live_worker import live_worker
+from tests.storage.locks import wait_for_a_lock
 
 TERMS = ProfileTerms(quota_per_day=30, expires_days=30, worker_alive_s=60)
 HARDWARE = "cpu-x"
@@ -154,3 +160,71 @@ def test_operators_queue_parked_profiles_again(store: ProfileRepository, engine:
     assert [found.state for found in store.profiles(HARDWARE)] == [ProfileState.QUEUED] * 2
     assert store.profiles("cpu-y") == []
     assert count(engine, "procrastinate_jobs") == 3
+
+
+def already(engine: Engine, one: TableProfile, **environment: str) -> None:
+    """Has a campaign measure the table of a profile, alone."""
+    measurement = ComputeMeasurement(
+        "campaign", len(MeasurementRepository(engine).measured_indices("campaign")), HARDWARE, (one.table,),
+        one.batch_size, one.optimizer, 1.0, 1.0, 0.1, 0.1, 9, {"bench": "1", **environment}, datetime.now(UTC),
+    )  # fmt: skip
+    assert MeasurementRepository(engine).add_compute(measurement)
+
+
+def test_what_was_measured_in_any_campaign_is_not_queued_by_plans(store: ProfileRepository, engine: Engine) -> None:
+    already(engine, profile(1), noisy="0.4")
+    already(engine, profile(2))
+    assert store.queue_new([profile(1), profile(2), profile(3)], "a", TERMS) == 2
+    assert {found.key for found in store.profiles()} == {profile(1).key, profile(3).key}
+    already(engine, profile(4), bench="2")
+    assert store.queue_new([profile(2), profile(4)], "a", TERMS) == 1
+    # Who asks for it by name gets it.
+    store.request([("t", profile(4))], "a", TERMS)
+    assert store.get(profile(4).key) is not None
+
+
+def test_callers_are_told_what_the_workers_measure_on(store: ProfileRepository, engine: Engine) -> None:
+    live_worker(engine, "cpu-y", age_s=61)
+    assert (store.devices(HARDWARE, TERMS), store.devices("cpu-y", TERMS)) == ({"cpu"}, set())
+
+
+@pytest.mark.parametrize("again", ["retry", "queue_new"])
+def test_several_profiles_are_locked_in_the_order_of_their_keys(
+    store: ProfileRepository, engine: Engine, again: str
+) -> None:
+    by_key = sorted((profile(rows) for rows in range(1, 6)), key=lambda one: one.key)
+    # They lie in the table the other way round, which is the order in which an unordered statement finds them.
+    for one in reversed(by_key):
+        store.queue_new([one], "a", TERMS)
+        run(engine, f"UPDATE profiles SET state = 'parked', expires_at = now() WHERE id = '{one.key}'")
+    calls = {
+        "retry": lambda: store.retry([one.key for one in by_key], TERMS),
+        "queue_new": lambda: store.queue_new(by_key, "b", TERMS),
+    }
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as first:
+            first.execute(text(f"SELECT FROM profiles WHERE id = '{by_key[0].key}' FOR UPDATE"))
+            asked = pool.submit(calls[again])
+            wait_for_a_lock(engine)
+            with engine.begin() as other:
+                free = other.execute(text("SELECT id FROM profiles FOR UPDATE SKIP LOCKED")).all()
+        assert len(free) == len(by_key) - 1
+        asked.result()
+    assert count(engine, "profiles WHERE state = 'queued'") == len(by_key)
+
+
+def test_what_is_queued_again_is_told_to_workers_as_what_is_new(store: ProfileRepository, engine: Engine) -> None:
+    with psycopg.connect(libpq_parameters(engine.url, "listener")[0], autocommit=True) as listener:
+        listener.execute(SQL("LISTEN {}").format(Identifier(f"procrastinate_queue_v1#profile-{HARDWARE}")))
+
+        def told() -> int:
+            return len(list(listener.notifies(timeout=2, stop_after=1)))
+
+        store.queue_new([profile(1)], "a", TERMS)
+        assert told() == 1
+        run(engine, "UPDATE profiles SET state = 'parked'")
+        store.retry([profile(1).key], TERMS)
+        assert told() == 1
+        run(engine, "UPDATE profiles SET state = 'parked', expires_at = now()")
+        assert store.queue_new([profile(1)], "a", TERMS) == 1
+        assert told() == 1

@@ -174,3 +174,9 @@ def test_what_a_launch_was_answered_names_its_versions_when_its_plan_has_others_
     with engine.begin() as connection:
         connection.execute(text("UPDATE plans SET last_used_at = now() - interval '25 hours'"))
     assert plans.models_named(1) == {"cpu-x/compute/1"}
+
+
+def test_a_frozen_change_is_ended_by_the_server(engine: Engine) -> None:
+    with PromotionRepository(engine).changing() as change:
+        connection = change._connection
+        assert connection.scalar(text("SHOW idle_in_transaction_session_timeout")) == "10s"

@@ -17,20 +17,30 @@ from service.domain.callers import ANONYMOUS
 from service.domain.launches import Launch
 from service.domain.observations import Observation
 from service.domain.ports import RetentionStore, StoredPlan
+from service.domain.profiles import ProfileTerms, TableProfile
 from service.domain.retention import Kept, Retention, TrainedBench
+from service.domain.tables import Optimizer, Table
 from service.storage import retention
 from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.measurements import MeasurementRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
+from service.storage.profiles import ProfileRepository
 from service.storage.retention import RetentionRepository
 from service.storage.rows import Row
+from service.storage.workers import WorkerRepository
 from service.usecases.retention import prune
+from tests.storage.live_worker import live_worker
 from tests.storage.locks import wait_for_a_lock
 from tests.storage.test_measurements import communication_measurement, compute_measurement
 
-KEEP = Retention(plans=timedelta(days=90), observations=timedelta(days=365), measurements=timedelta(days=30))
+KEEP = Retention(
+    plans=timedelta(days=90),
+    observations=timedelta(days=365),
+    profiles=timedelta(days=90),
+    measurements=timedelta(days=30),
+)
 
 
 def put(engine: Engine, plan_id: str, days: float = 0.0, previous: str | None = None) -> StoredPlan:
@@ -346,4 +356,57 @@ def test_launches_observations_and_plans_in_use_lose_nothing_while_all_is_pruned
         using = [pool.submit(use, seed) for seed in range(3)]
         found = sum((task.result() for task in pruning), Counter())
         assert all(task.result() > 20 for task in using)
-    assert all(found[kind] > 0 for kind in Kept if kind is not Kept.MEASUREMENTS), found
+    assert all(found[kind] > 0 for kind in (Kept.OBSERVATIONS, Kept.LAUNCHES, Kept.ANSWERS, Kept.PLANS)), found
+
+
+def asked_for(engine: Engine, rows: int, state: str, days: float, asked_days: float | None = None) -> str:
+    """A profile that came to a state so many days ago; asked for by a request, if that has an age."""
+    one = TableProfile("cpu-x", Table("t", rows, 64, 2.0), 512, Optimizer.SGD)
+    live_worker(engine, "cpu-x")
+    terms = ProfileTerms(100, 30, 60)
+    if asked_days is None:
+        ProfileRepository(engine).queue_new([one], "a", terms)
+    else:
+        request = ProfileRepository(engine).request([("t", one)], "a", terms)
+        age(engine, "profile_requests", "last_asked_at", asked_days, f"id = '{request.request_id}'")
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                f"UPDATE profiles SET state = '{state}', rounds = 2, failures = 1, "
+                f"finished_at = now() - interval '{days} days', expires_at = now() - interval '{days} days' "
+                f"WHERE id = '{one.key}'"
+            )
+        )
+    return one.key
+
+
+def test_profiles_that_ended_long_ago_go_with_those_who_asked(engine: Engine) -> None:
+    stay = {
+        asked_for(engine, 1, "measured", 89),
+        asked_for(engine, 2, "queued", 500),
+        asked_for(engine, 3, "running", 500, 500),
+        asked_for(engine, 4, "parked", 500, 89),
+    }
+    for rows, state in enumerate(("measured", "parked", "expired"), start=5):
+        asked_for(engine, rows, state, 91)
+        asked_for(engine, 10 * rows, state, 91, 91)
+    before = WorkerRepository(engine, 30).queue_state()
+    found = pruned(engine)
+    assert (found[Kept.PROFILE_REQUESTS], found[Kept.PROFILES]) == (3, 6)
+    assert left(engine, "profiles", "id") == stay
+    # Counters do not fall.
+    after = WorkerRepository(engine, 30).queue_state()
+    assert (after.measured, after.failures) == (before.measured, before.failures) == ({"cpu-x": 20}, {"cpu-x": 10})
+
+
+def test_asking_again_keeps_a_request(engine: Engine) -> None:
+    for _ in range(2):
+        asked_for(engine, 1, "measured", 500, 500)
+    one = TableProfile("cpu-x", Table("t", 1, 64, 2.0), 512, Optimizer.SGD)
+    ProfileRepository(engine).request([("t", one)], "a", ProfileTerms(100, 30, 60))
+    assert pruned(engine)[Kept.PROFILE_REQUESTS] == 0
+
+
+def test_a_bench_without_a_number_is_left_alone(engine: Engine) -> None:
+    MeasurementRepository(engine).add_compute(replace(compute_measurement(0), environment={"bench": "odd"}))
+    assert pruned(engine)[Kept.MEASUREMENTS] == 0

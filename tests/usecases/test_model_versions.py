@@ -1,11 +1,14 @@
 """Promotion, rollback and pruning over a real store and a real database."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
 from service.domain.errors import DamagedArtifact, NothingToRollBackTo, UnknownModelVersion
+from service.domain.version_ports import PromotionChange
 from service.domain.versions import Promotion, Version
 from service.registry.store import ModelStore
 from service.storage.promotions import PromotionRepository
@@ -202,3 +205,24 @@ def test_the_newest_version_is_never_pruned(store: ModelStore, promotions: Promo
         prune(store, promotions, set(), keep=0)
     prune(store, promotions, set(), keep=1)
     assert store.write("cpu-x", "compute", weights(), FACTS) == Version(*MODEL, 4)
+
+
+def test_versions_are_loaded_before_others_are_kept_out(
+    store: ModelStore, promotions: PromotionRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing, inside = promotions.changing, [False]
+    checked: list[tuple[int, bool]] = []
+
+    @contextmanager
+    def watched() -> Iterator[PromotionChange]:
+        with changing() as change:
+            inside[0] = True
+            yield change
+        inside[0] = False
+
+    monkeypatch.setattr(promotions, "changing", watched)
+    monkeypatch.setattr(store, "check", lambda version: checked.append((version.number, inside[0])))
+    for number in (1, 2):
+        promote(store, promotions, Version(*MODEL, number), "me", "better")
+    rollback(store, promotions, MODEL, "me", "worse")
+    assert checked == [(1, False), (2, False), (1, False)]
