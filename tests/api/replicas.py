@@ -23,8 +23,8 @@ _PATIENCE_S = 60
 class Replica:
     """A service of its own process with two planning processes, on a database and a model store that others share."""
 
-    def __init__(self, database_url: str, models: Path, log: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
+    def __init__(self, database_url: str, models: Path, log: Path, port: int | None = None) -> None:
+        with socket.create_server(("127.0.0.1", port or 0)) as free:
             self.port = free.getsockname()[1]
         self._log = log.open("w")
         self.process = subprocess.Popen(
