@@ -18,12 +18,12 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constr
 setup: $(STAMP)
 
 # torch first and by itself: a build that is on hand is taken before a range pulls in another.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 	@other=$$(ls $(VENV)/.installed-* 2>/dev/null | grep -v '\.installed-$(EXTRA)$$'); \
 	if [ -n "$$other" ]; then echo "$(VENV) was set up with another EXTRA ($$other): remove $(VENV) first" >&2; exit 1; fi
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) "$$(grep -m1 '^torch==' constraints.txt)"
-	$(PIP) -e '.[$(EXTRA),dev]'
+	$(PIP) -e '.[$(EXTRA),dev]' -e ./client
 	touch $@
 
 serve: setup
@@ -33,7 +33,7 @@ test: setup
 	$(BIN)/python -m pytest
 
 test-all: setup
-	$(BIN)/python -m pytest -m "not gpu"
+	TEST_ALL_EXAMPLES=1 $(BIN)/python -m pytest -m "not gpu"
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -72,6 +72,12 @@ class AddressInUse(ShardwrightError):
     kind = "address_in_use"
 
 
+class NoDatabaseThere(ShardwrightError):
+    """The folder of the embedded database holds none, and the command is not one that begins with an empty one."""
+
+    kind = "no_database_there"
+
+
 def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then lets running requests finish.
 
@@ -120,7 +126,7 @@ def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | No
         metrics.planner_deaths,
     )
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(database(settings))
+        engine = stack.enter_context(database(settings, create=True))
         stack.enter_context(pool)
         migrate.upgrade(engine)
         metrics.add(QueueCollector(WorkerRepository(engine, settings.worker_stalled_s).queue_state))
@@ -184,6 +190,7 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
         bench: ``module:callable`` that makes the bench, see ``MeasuringSpec``.
 
     Raises:
+        NoDatabaseThere: see ``database``; no request would ever come to a database that this worker made.
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     structured_logging.configure(settings.log_level)
@@ -193,14 +200,25 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
 
 
 @contextlib.contextmanager
-def database(settings: Settings) -> Iterator[Engine]:
+def database(settings: Settings, create: bool = False) -> Iterator[Engine]:
     """An engine on the database of the settings, the embedded one started where they name none.
 
+    Args:
+        settings: of the service.
+        create: whether an embedded one may be made where there is none.
+
     Raises:
+        NoDatabaseThere: there is no embedded one yet, and none may be made.
         ShardwrightError: the embedded one does not start, or the URL is malformed.
     """
     with contextlib.ExitStack() as stack:
-        url = settings.database_url or stack.enter_context(_embedded(EmbeddedPostgres(settings.data_dir)))
+        server = EmbeddedPostgres(settings.data_dir)
+        if not (settings.database_url or create or server.exists):
+            raise NoDatabaseThere(
+                f"there is no database in {settings.data_dir.absolute()}: give the folder that `shardwright serve` or "
+                "`shardwright profile` had as --data-dir, or set DATABASE_URL; `shardwright db upgrade` makes a new one"
+            )
+        url = settings.database_url or stack.enter_context(_embedded(server))
         engine = build_engine(url)
         stack.callback(engine.dispose)
         yield engine

@@ -76,6 +76,17 @@ def databases() -> Iterator[Databases]:
 
 
 @pytest.fixture(scope="session")
+def cluster_at_head() -> Iterator[Path]:
+    """The folder of an embedded server that is stopped, its schema at head; to be copied, which is much quicker."""
+    with _server_folder() as folder:
+        with EmbeddedPostgres(folder) as url:
+            migrator = build_engine(url)
+            upgrade(migrator)
+            migrator.dispose()
+        yield folder
+
+
+@pytest.fixture(scope="session")
 def migrated_template(databases: Databases) -> Iterator[URL]:
     """A database at head, to be copied and never connected to."""
     url = databases.create()

@@ -192,9 +192,10 @@ class ReadinessAnswer(_Answer):
 class FaultAnswer(_Answer):
     """One thing wrong with a request."""
 
-    pointer: str = Field(description="JSON pointer (RFC 6901) to the field at fault.")
+    pointer: str = Field(description="JSON pointer (RFC 6901) to the field at fault; empty for the body itself.")
     message: str
     table: str | None = Field(description="Name of the table concerned, where there is one.")
+    parameter: str | None = Field(description="Name of the query parameter at fault, where it is one.")
 
 
 class Problem(BaseModel):

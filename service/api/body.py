@@ -64,7 +64,7 @@ async def receive_body(request: Request, limits: BodyLimits) -> ReceivedBody:
     """
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if not _JSON.fullmatch(media_type):
-        raise UnsupportedMediaType("Content-Type must be application/json")
+        raise UnsupportedMediaType("Content-Type must be application/json, also where the body is only {}")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced[:20]) > limits.max_bytes:
         raise _too_large(limits)

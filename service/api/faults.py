@@ -52,7 +52,15 @@ def field_faults(error: ValidationError, content: Mapping[str, Any]) -> list[Fau
     ]
 
 
+_VERSION_NAME = (
+    "must be a version's name as answers have it, <hardware>/<model>/<number>, for example cpu-fbgemm/compute/3; one "
+    "from a data sheet has a number too, for example h100/compute/analytic-2: GET /models shows those that serve"
+)
+
+
 def _message(kind: str, location: Sequence[int | str], text: str) -> str:
+    if kind == "string_pattern_mismatch" and location[0] == "models":
+        return _VERSION_NAME
     if kind == "enum":
         field = next((part for part in reversed(location) if isinstance(part, str)), "")
         if field in _CHOICES:

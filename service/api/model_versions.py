@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from service.api.problems import public_detail
 from service.api.readiness import Check
 from service.api.recent import Recent
-from service.domain.errors import Fault, InvalidRequest, ShardwrightError
+from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError
 from service.domain.plan import LEARNED, Algorithm
 from service.domain.ports import CostModels
 from service.domain.version_ports import ModelSource
 from service.domain.versions import COMMUNICATION, COMPUTE, ModelName, Promotion, Standing, Version
+from service.search.algorithms import no_policy
 from service.telemetry.metrics import Metrics
 from service.usecases.model_versions import numbered
 
@@ -73,6 +74,7 @@ class ModelVersions:
             UnknownHardware: there are no models for it.
             DamagedArtifact: they cannot be trusted.
             InvalidRequest: a pinned version does not exist, or is of something else.
+            UnsupportedAlgorithm: the algorithm needs a policy, and there is none.
         """
         kinds = [COMPUTE, COMMUNICATION, *([algorithm.value] if algorithm in LEARNED else [])]
         pinned = pinned or {}
@@ -80,7 +82,13 @@ class ModelVersions:
         if not {COMPUTE, COMMUNICATION} <= {*serving, *pinned}:
             return _chosen(self._source.cost_models(hardware))
         self._refuse_unknown(hardware, kinds, pinned)
-        return self._loaded(hardware, {kind: str(version) for kind, version in serving.items()} | dict(pinned))
+        if algorithm in LEARNED and algorithm.value not in {*serving, *pinned}:
+            raise no_policy(algorithm, hardware, self._source.policies(hardware))
+        try:
+            return self._loaded(hardware, {kind: str(version) for kind, version in serving.items()} | dict(pinned))
+        except DamagedArtifact:
+            self._refuse_damaged(pinned)
+            raise
 
     def follow(self, standing: Standing) -> None:
         """Has those versions serve that were promoted last; one that cannot be loaded leaves what serves in its place.
@@ -216,6 +224,20 @@ class ModelVersions:
             if hardware not in self._source.hardware():
                 self._source.cost_models(hardware)
             raise InvalidRequest(faults)
+
+    def _refuse_damaged(self, pinned: Mapping[str, str]) -> None:
+        """Raises DamagedArtifact with its field and remedies for the first pinned version that cannot be loaded."""
+        for kind, name in pinned.items():
+            version = Version.parse(name)
+            try:
+                self._source.check(version)
+            except DamagedArtifact as error:
+                others = ", ".join(str(other) for other in self._source.versions(*version.of) if other != version)
+                remedies = [f"leave {kind} out of models: the version that serves answers then"]
+                remedies += [f"pin another one: there are {others}"] if others else []
+                raise DamagedArtifact(
+                    error.detail, pointer=f"/models/{kind}", version=name, remedies=remedies
+                ) from error
 
     def _damage(self, hardware: str) -> str | None:
         try:

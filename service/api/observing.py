@@ -89,9 +89,9 @@ def _page(limit: str | None, cursor: str | None) -> tuple[int, int]:
     """How many, and after which id."""
     faults = []
     if limit is not None and not (re.fullmatch(r"[0-9]{1,4}", limit) and 1 <= int(limit) <= _PAGE):
-        faults.append(Fault("", f"the query parameter limit must be a whole number from 1 to {_PAGE}"))
+        faults.append(Fault("", f"must be a whole number from 1 to {_PAGE}", parameter="limit"))
     if cursor is not None and not re.fullmatch(_CURSOR, cursor):
-        faults.append(Fault("", "the query parameter cursor must be the next_cursor of an answer"))
+        faults.append(Fault("", "must be the next_cursor of an answer", parameter="cursor"))
     if faults:
         raise InvalidRequest(faults)
     return int(limit or _PAGE), int(cursor or 0)

@@ -1,6 +1,7 @@
 """From the bytes of a body to a checked request, or to every fault in it at once."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,7 @@ def parse_object(body: bytes) -> Content:
     Raises:
         InvalidRequest: it is not one JSON object in UTF-8, names a member twice, or holds NaN or an infinity.
     """
-    wide = 0
+    wide, constants = 0, []
 
     def members(given: list[tuple[str, Any]]) -> Content:
         nonlocal wide
@@ -144,8 +145,14 @@ def parse_object(body: bytes) -> Content:
         wide += len(content) > _MAX_MEMBERS
         return content
 
+    def constant(name: str) -> float:
+        constants.append(name)
+        return float(name)
+
+    if not body.strip():
+        raise _unreadable("the body is empty: it must be a JSON object, {} where there is nothing to say")
     try:
-        content = json.loads(body.decode(), object_pairs_hook=members, parse_constant=_constant)
+        content = json.loads(body.decode(), object_pairs_hook=members, parse_constant=constant)
         if not isinstance(content, dict):
             raise _NotJson("the body must be a JSON object")
         if wide > (_count(_constraint(content, "pin")) > _MAX_MEMBERS):
@@ -160,6 +167,8 @@ def parse_object(body: bytes) -> Content:
         raise _unreadable("the body is nested too deeply") from error
     except ValueError as error:
         raise _unreadable("a number in the body has too many digits") from error
+    if constants:
+        raise InvalidRequest([Fault(at, "NaN and infinities are no JSON numbers") for at in _not_finite(content)])
     return content
 
 
@@ -167,8 +176,18 @@ def _unreadable(message: str) -> InvalidRequest:
     return InvalidRequest([Fault("", message)])
 
 
-def _constant(name: str) -> float:
-    raise _NotJson(f"{name} is not a JSON number")
+def _not_finite(content: Content) -> list[str]:
+    """Pointers to the numbers that are none, in their order."""
+    found, left = [], list[tuple[str, object]]([("", content)])
+    while left:
+        at, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{at}/{escaped(name)}", member) for name, member in reversed(value.items())]
+        elif isinstance(value, list):
+            left += [(f"{at}/{i}", item) for i, item in reversed([*enumerate(value)])]
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.append(at)
+    return found
 
 
 def _sized(content: Content, limits: Limits) -> Content:

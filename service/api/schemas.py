@@ -266,7 +266,7 @@ class StoredEstimateRequest(_Request):
 
 
 class DecisionRequest(_Request):
-    """Why another version is to serve."""
+    """Why another version is to serve; ``{}`` will do."""
 
     reason: str = Field("", max_length=1_000, description="For people; kept with the promotion.")
 
@@ -290,8 +290,9 @@ class ObservationsRequest(_Request):
 
     launch_id: Name | None = Field(
         None,
-        description="The launch that was measured. What it was answered is compared, should the plan have given way to "
-        "a better one; without it, the plan as it is stored.",
+        description="The launch that was measured, by the caller's own name for it. What it was answered is compared, "
+        "should the plan have given way to a better one. Without it, and for a launch that never asked POST /plan by "
+        "this name or is kept no longer, that is the plan as it is stored.",
     )
     observations: list[ObservationBody] = Field(
         min_length=1,

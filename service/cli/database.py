@@ -11,11 +11,11 @@ app = typer.Typer(no_args_is_help=True, help="The database: its schema, the ship
 
 @app.command()
 def upgrade(data_dir: DataDir = None) -> None:
-    """Bring the schema to what this version needs."""
+    """Bring the schema to what this version needs, in a new database where there is none."""
     from service import wiring
     from service.storage import migrate
 
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with wiring.database(settings_with(data_dir=data_dir), create=True) as engine:
         migrate.upgrade(engine)
         typer.echo(migrate.current(engine))
 
@@ -63,7 +63,7 @@ def seed(
     chosen = {name: path for name, path in files.items() if hardware in (None, name)}
     if not chosen:
         fail(f"shardwright: {settings.model_store} holds no measurements of {hardware or 'any hardware'}")
-    with wiring.database(settings) as engine:
+    with wiring.database(settings, create=True) as engine:
         migrate.upgrade(engine)
         store = MeasurementRepository(engine)
         for name, path in chosen.items():

@@ -110,7 +110,7 @@ def profile(
     pool = read_pool(tables) if tables else generated_pool()
     given = settings_with(data_dir=data_dir, model_store=model_store)
     whole = True
-    with wiring.database(given) as engine:
+    with wiring.database(given, create=True) as engine:
         migrate.upgrade(engine)
         store = MeasurementRepository(engine)
         try:

@@ -242,5 +242,11 @@ def _print_trained(trained: "TrainedPolicy") -> None:
         policy, sampled, heuristic, random = (f"{results[way].costs.mean():.3f}" for way in ways)
         count, dead = str(len(results[POLICY].costs)), str(int(results[POLICY].dead.sum()))
         grid.add_row(name, count, policy, sampled, f"{heuristic} ({best})", random, dead)
+    if not trained.written:
+        typer.echo(
+            f"this run was finished before and {trained.version} is what came of it: nothing was written; give another "
+            "--seed or configuration, and another folder as --checkpoints, to train another policy",
+            err=True,
+        )
     Console().print(f"{trained.version}, trained in {trained.seconds:.0f} s; mean predicted costs of a step", grid)
     echo_next_step(trained.version)

@@ -1,6 +1,9 @@
 """``shardwright worker``: the processes that measure what requests bring."""
 
+import itertools
 import os
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -32,6 +35,21 @@ def cpu_set(text: str) -> tuple[int, ...]:
         known = ",".join(map(str, sorted(usable)))
         raise typer.BadParameter(f"{text!r}: this process may run on cores {known}", param_hint="--cpus")
     return tuple(sorted(cores))
+
+
+def cpu_sets(texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """The cores of each worker.
+
+    Raises:
+        typer.BadParameter: as of ``cpu_set``, or two workers would share a core.
+    """
+    sets = [cpu_set(text) for text in texts]
+    shared = sorted(core for core, uses in Counter(itertools.chain(*sets)).items() if uses > 1)
+    if shared:
+        raise typer.BadParameter(
+            f"core {shared[0]} is given twice: workers on the same core would time each other", param_hint="--cpus"
+        )
+    return sets
 
 
 @app.command()
@@ -69,5 +87,5 @@ def worker(
         raise typer.BadParameter("a device has one worker: give each once", param_hint="--device")
     for name in names:
         refuse_device(hardware, name)
-    devices = [Device("cpu", cpu_set(text)) for text in cpus] if cpus else [Device(name) for name in names]
+    devices = [Device("cpu", cores) for cores in cpu_sets(cpus)] if cpus else [Device(name) for name in names]
     wiring.work(settings_with(data_dir=data_dir, worker_memory_gib=memory_gib), hardware, devices)

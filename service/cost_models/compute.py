@@ -117,7 +117,11 @@ class ComputeModel:
 
     def _as_measured(self, tables: Sequence[Table]) -> list[Table]:
         known = self._measured.data_types
-        return [replace(table, data_type=DataType(_nearest(table.data_type, known))) for table in tables]
+        nearest = {kind: DataType(_nearest(kind, known)) for kind in {table.data_type for table in tables}}
+        return [
+            table if nearest[table.data_type] is table.data_type else replace(table, data_type=nearest[table.data_type])
+            for table in tables
+        ]
 
     def _parts(self, features: Embeddings) -> Floats:
         """What each feature of width is multiplied by, the same for all slices of a table; [T, F] -> [T, H, P]."""

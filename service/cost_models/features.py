@@ -59,7 +59,7 @@ WIDTH = slice(WORK.stop, len(FEATURE_NAMES))
 
 def table_features(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Embeddings:
     """Features of T tables (or slices) at a global batch size; [T, len(FEATURE_NAMES)], not standardised."""
-    work = [_work(table.nameless().sliced(0), batch_size, optimizer) for table in tables]
+    work = [_work(table.workload(), batch_size, optimizer) for table in tables]
     columns = np.array(work, dtype=np.float32).reshape(len(tables), WORK.stop)
     dims, item_bytes = np.array([(t.embedding_dim, t.data_type.item_bytes) for t in tables]).reshape(-1, 2).T
     return np.concatenate([columns, width_features(dims, item_bytes).astype(np.float32)], axis=1)

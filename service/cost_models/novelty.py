@@ -14,7 +14,7 @@ from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.measured_domain import MeasuredDomain
 from service.domain.ports import Floats
 from service.domain.reuse import reuse_profile
-from service.domain.tables import Optimizer, Table
+from service.domain.tables import DataType, Optimizer, PoolingMode, Table
 
 QUANTITIES = (
     "log2_dim",
@@ -60,15 +60,20 @@ class Novelty:
     def of(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
         """Novelty of T tables (or slices) at a global batch size; [T], 0 for those that were measured."""
         points = (novelty_quantities(tables, batch_size) - self._mean) / self._scale
+        kinds = [(table.data_type, table.pooling_mode) for table in tables]
+        count = {kind: self._unseen(optimizer, *kind) for kind in set(kinds)}
+        unseen = np.array([count[kind] for kind in kinds], dtype=np.float64)
+        return nearest(points, self._landmarks) / self._unit + UNSEEN * unseen
+
+    def _unseen(self, optimizer: Optimizer, data_type: DataType, pooling_mode: PoolingMode) -> int:
+        """How much of this was not measured, see ``UNSEEN``."""
         measured = self._measured
-        unseen = [
+        return (
             (optimizer.value not in measured.optimizers)
-            + (table.data_type.value not in measured.data_types)
-            + (table.pooling_mode.value not in measured.pooling_modes)
-            + measured.only_apart(optimizer, table.data_type)
-            for table in tables
-        ]
-        return nearest(points, self._landmarks) / self._unit + UNSEEN * np.array(unseen, dtype=np.float64)
+            + (data_type.value not in measured.data_types)
+            + (pooling_mode.value not in measured.pooling_modes)
+            + measured.only_apart(optimizer, data_type)
+        )
 
 
 def novelty_quantities(tables: Sequence[Table], batch_size: int) -> Floats:

@@ -53,10 +53,7 @@ class ErrorLaw:
         slope against ``-log(1 - p)`` is the mean excess over the last tenth (Hill, A simple general approach to
         inference about the tail of a distribution, 1975).
         """
-        quantiles = self.quantiles[cost]
-        lower, upper = _tail(-quantiles[::-1]), _tail(quantiles)
-        values = np.concatenate([-lower[::-1], quantiles, upper])
-        return np.asarray(np.interp(scores, _knots(len(quantiles)), values))
+        return standard_values(self.quantiles[cost].tobytes(), scores)
 
     def factors(self, standard: Floats, cost: int) -> Floats:
         """Measured over predicted cost, where the standardised law takes these values; [..., D] -> [..., D].
@@ -72,6 +69,12 @@ class ErrorLaw:
         return np.minimum(low, costs), np.maximum(high, costs)
 
 
+def standard_values(quantiles: bytes, scores: Floats) -> Floats:
+    """``ErrorLaw.at`` of one cost's Q quantiles, as the bytes of their doubles; [...] -> [...]."""
+    values = _values(quantiles)
+    return np.asarray(np.interp(scores, _knots(len(values) - 2 * _HALVINGS), values))
+
+
 def _ends(end: float) -> Floats:
     return np.array([-end, end])
 
@@ -81,6 +84,13 @@ def _tail(quantiles: Floats) -> Floats:
     count = max(round(_TAIL * len(quantiles)), 1)
     slope = (quantiles[-count:] - quantiles[-count - 1]).mean() if len(quantiles) > count else 0.0
     return np.asarray(quantiles[-1] + slope * log(2.0) * np.arange(1, _HALVINGS + 1))
+
+
+@lru_cache(maxsize=256)
+def _values(quantiles: bytes) -> Floats:
+    """Q quantiles, by their bytes, between the values of both tails; [Q + 2 * _HALVINGS]."""
+    inner = np.frombuffer(quantiles)
+    return np.concatenate([-_tail(-inner[::-1])[::-1], inner, _tail(inner)])
 
 
 @lru_cache(maxsize=16)

@@ -13,11 +13,13 @@ class Fault:
         pointer: JSON pointer (RFC 6901) to the field at fault, for example ``/tables/3/embedding_dim``.
         message: what is wrong and what would be right.
         table: name of the table concerned, where there is one.
+        parameter: name of the query parameter at fault, where it is one; the pointer is empty then.
     """
 
     pointer: str
     message: str
     table: str | None = None
+    parameter: str | None = None
 
 
 def escaped(token: int | str) -> str:
@@ -49,7 +51,7 @@ class InvalidRequest(ShardwrightError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         first = faults[0]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        super().__init__(f"{first.pointer or 'request'}: {first.message}{more}")
+        super().__init__(f"{first.pointer or first.parameter or 'request'}: {first.message}{more}")
         self.faults = tuple(faults)
 
 
@@ -60,7 +62,7 @@ class UnsupportedSharding(ShardwrightError):
 
 
 class UnsupportedAlgorithm(ShardwrightError):
-    """No policy of the algorithm was trained for the hardware; ``data['available']`` names those that need none."""
+    """No policy of the algorithm was trained for the hardware; ``data['available']`` names what can be asked for."""
 
     kind = "unsupported_algorithm"
 

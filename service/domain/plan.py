@@ -133,11 +133,9 @@ def tables_on_devices(problem: Problem, shards: Iterable[Shard]) -> list[list[Ta
     return held
 
 
-def memory_on_devices(problem: Problem, shards: Iterable[Shard]) -> list[Memory]:
-    """Memory of each device under a plan; D entries."""
-    return [
-        sum((problem.memory_of(table) for table in tables), Memory()) for tables in tables_on_devices(problem, shards)
-    ]
+def memory_on_devices(problem: Problem, held: Iterable[Iterable[Table]]) -> list[Memory]:
+    """Memory of each device that holds these tables or slices; D entries."""
+    return [sum(map(problem.memory_of, tables), Memory()) for tables in held]
 
 
 def tiling_faults(tables: Sequence[Table], device_count: int, shards: Sequence[Shard]) -> list[Fault]:

@@ -1,6 +1,6 @@
 """The algorithms of the contract, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from service.domain.deadline import Deadline
@@ -48,18 +48,28 @@ def search_of(algorithm: Algorithm, models: CostModels, hardware: str) -> Search
         hardware: its name.
 
     Raises:
-        UnsupportedAlgorithm: no policy of it was trained for this hardware; ``data['available']`` names those that are
-            there for any.
+        UnsupportedAlgorithm: no policy of it was trained for this hardware.
     """
     if algorithm not in LEARNED:
         return SEARCHES[algorithm]
     policy = models.policy
     if policy is None or policy.algorithm is not algorithm:
-        available = [known.value for known in SEARCHES]
-        raise UnsupportedAlgorithm(
-            f"no {algorithm.value} policy was trained for hardware {hardware!r}: train one with `shardwright train "
-            f"{algorithm.value} --hardware {hardware}`, or ask for one of {', '.join(available)}",
-            algorithm=algorithm.value,
-            available=available,
-        )
+        raise no_policy(algorithm, hardware, [policy.algorithm] if policy else [])
     return partial(learned, policy)
+
+
+def no_policy(algorithm: Algorithm, hardware: str, trained: Sequence[Algorithm]) -> UnsupportedAlgorithm:
+    """The error for an algorithm without its policy.
+
+    Args:
+        algorithm: that was asked for.
+        hardware: that it has no policy for.
+        trained: algorithms that have one.
+    """
+    available = [known.value for known in (*SEARCHES, *trained)]
+    return UnsupportedAlgorithm(
+        f"no {algorithm.value} policy was trained for hardware {hardware!r}: train one with `shardwright train "
+        f"{algorithm.value} --hardware {hardware}`, or ask for one of {', '.join(available)}",
+        algorithm=algorithm.value,
+        available=available,
+    )

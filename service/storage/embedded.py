@@ -80,6 +80,11 @@ class EmbeddedPostgres:
         self._start_timeout_s = start_timeout_s
         self._users: IO[str] | None = None
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a database in the folder, running or not."""
+        return self._pgdata.exists()
+
     def start(self) -> str:
         """Starts the server, or attaches to the one that runs; harmless when repeated.
 

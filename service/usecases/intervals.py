@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from service.domain.costs import DeviceCost, DeviceCostInterval, Interval
-from service.domain.error_law import LEVEL, ErrorLaw, normal_scores
+from service.domain.error_law import LEVEL, ErrorLaw, normal_scores, standard_values
 from service.domain.plan import Problem
 from service.domain.ports import BACKWARD, COMPUTE_TOTAL, FORWARD, CostModels, Floats
 from service.domain.tables import Table
@@ -31,24 +31,6 @@ class PlanIntervals:
     max_cost_ms: Interval
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scores:
-    """Normal scores of the errors of one cost in ``DRAWS`` steps.
-
-    Attributes:
-        common: what all devices have in common; [DRAWS, 1].
-        own: of each device alone; [DRAWS, D].
-    """
-
-    common: Floats
-    own: Floats
-
-    def factors(self, law: ErrorLaw, cost: int) -> Floats:
-        """Measured over predicted cost of each device in each step; [DRAWS, D]."""
-        scores = np.sqrt(law.shared) * self.common + np.sqrt(1.0 - law.shared) * self.own
-        return law.factors(law.at(scores, cost), cost)
-
-
 def plan_intervals(
     problem: Problem, models: CostModels, held: Sequence[Sequence[Table]], costs: Sequence[DeviceCost]
 ) -> PlanIntervals:
@@ -64,22 +46,22 @@ def plan_intervals(
         held: tables (or slices) of each device; D entries.
         costs: of each device; D entries.
     """
-    batch_size, (of_compute, of_backward, of_forward) = problem.global_batch_size, _scores(len(costs))
+    batch_size = problem.global_batch_size
     forward, backward, wait, transfer, exchange = (
         np.array([getattr(cost, part) for cost in costs], dtype=np.float64)
         for part in ("forward_compute", "backward_compute", "forward_wait", "forward_transfer", "backward_comm")
     )
     widths = np.array([sum(table.output_width for table in tables) for tables in held], dtype=np.float64)
     law = models.compute.errors(np.stack([forward, backward], axis=1), held, batch_size, problem.optimizer)
-    compute = (forward + backward) * of_compute.factors(law, COMPUTE_TOTAL)
+    compute = (forward + backward) * _factors(law, COMPUTE_TOTAL, 0)
     parts = [law.interval(forward, FORWARD), law.interval(backward, BACKWARD)]
     if len(costs) == 1:
         start, late, alone = compute, np.zeros_like(compute), (wait, wait)
         parts += [alone, alone, alone]
     else:
         exchanges = models.communication.errors(np.stack([transfer, exchange], axis=1), widths, batch_size)
-        start = compute + exchange * of_backward.factors(exchanges, BACKWARD)
-        late = transfer * of_forward.factors(exchanges, FORWARD)
+        start = compute + exchange * _factors(exchanges, BACKWARD, 1)
+        late = transfer * _factors(exchanges, FORWARD, 2)
         waits = _ends(start.max(axis=1, keepdims=True) - start, wait)
         parts += [waits, exchanges.interval(transfer, FORWARD), exchanges.interval(exchange, BACKWARD)]
     totals, predicted = start.max(axis=1, keepdims=True) + late, np.array([cost.total for cost in costs])
@@ -95,11 +77,28 @@ def _ends(drawn: Floats, predicted: Floats) -> tuple[Floats, Floats]:
     return np.minimum(low, predicted), np.maximum(high, predicted)
 
 
-@lru_cache(maxsize=8)
-def _scores(devices: int) -> tuple[_Scores, ...]:
-    """Of three costs, which have nothing in common."""
+def _factors(law: ErrorLaw, cost: int, drawn: int) -> Floats:
+    """Measured over predicted cost of each device in each step; [DRAWS, D]. ``drawn`` tells which scores to take."""
+    standard = _standard(law.quantiles[cost].tobytes(), law.shared, drawn, len(law.scales))
+    return law.factors(standard, cost)
+
+
+# Three laws to a set of cost models and a number of devices: what is asked again and again has them at hand.
+@lru_cache(maxsize=24)
+def _standard(quantiles: bytes, shared: float, drawn: int, devices: int) -> Floats:
+    """Values of a standardised law for each device in each step; [DRAWS, D]."""
+    common, own = _scores(devices)[drawn]
+    return standard_values(quantiles, np.sqrt(shared) * common + np.sqrt(1.0 - shared) * own)
+
+
+@lru_cache(maxsize=1)
+def _scores(devices: int) -> tuple[tuple[Floats, Floats], ...]:
+    """Normal scores of the errors of three costs, which have nothing in common, in each step.
+
+    Each has a part that all devices share, [DRAWS, 1], and one of each device alone, [DRAWS, D].
+    """
     rng = np.random.default_rng(0)
-    return tuple(_Scores(_shuffled(rng, 1), _shuffled(rng, devices)) for _ in range(3))
+    return tuple((_shuffled(rng, 1), _shuffled(rng, devices)) for _ in range(3))
 
 
 def _shuffled(rng: np.random.Generator, columns: int) -> Floats:

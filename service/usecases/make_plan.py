@@ -12,7 +12,7 @@ from service.domain.costs import Interval
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, InvalidRequest, NoPlanInTime
 from service.domain.moves import Move, held_before, moves
-from service.domain.plan import Algorithm, Problem, Running, Shard, ShardingType, tables_on_devices
+from service.domain.plan import Algorithm, Problem, Running, Shard, ShardingType
 from service.domain.ports import CostModels
 from service.domain.tables import Optimizer
 from service.search.algorithms import Search, search_of
@@ -187,8 +187,10 @@ def novelty_of(problem: Problem, models: CostModels, shards: Sequence[Shard]) ->
 def assumptions_of(problem: Problem, models: CostModels, plan: Priced, novelty: Sequence[float]) -> list[str]:
     """What the models assumed, what cutting tables changes, and which stay whole unasked, one sentence each."""
     pieces = Counter(shard.table for shard in plan.shards)
-    held = tables_on_devices(problem, plan.shards)
-    widths = np.array([sum(table.output_width for table in tables) for tables in held], dtype=np.float64)
+    features = {table.name: table.num_features for table in problem.tables}
+    widths = np.zeros(len(plan.devices))
+    for shard in plan.shards:
+        widths[shard.device] += features[shard.table] * shard.width
     waits = np.array([report.cost.forward_wait for report in plan.devices])
     return [
         *memory_assumptions(problem.topology),
@@ -218,11 +220,13 @@ def _row_wise_cuts(problem: Problem, pieces: Mapping[str, int]) -> list[str]:
 
 def _whole_unasked(problem: Problem, pieces: Mapping[str, int]) -> list[str]:
     constraints = problem.constraints
+    if ShardingType.TABLE_WISE in constraints.sharding_types:
+        return []
     whole = [
         table.name
         for table in problem.tables
         if pieces[table.name] == 1 and not can_be_cut(constraints, table.embedding_dim)
     ]
-    if not whole or ShardingType.TABLE_WISE in constraints.sharding_types:
+    if not whole:
         return []
     return [f"table_wise is not allowed, but no cut of {', '.join(whole)} is: each is placed whole"]

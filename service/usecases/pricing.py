@@ -52,7 +52,7 @@ def priced(problem: Problem, models: CostModels, shards: tuple[Shard, ...]) -> P
     costs = price(problem, models, held)
     intervals = plan_intervals(problem, models, held, costs)
     reports = zip(
-        problem.topology.memory_bytes, memory_on_devices(problem, shards), costs, intervals.devices, strict=True
+        problem.topology.memory_bytes, memory_on_devices(problem, held), costs, intervals.devices, strict=True
     )
     devices = tuple(DeviceReport(i, *report) for i, report in enumerate(reports))
     return Priced(shards, devices, max_total(costs), intervals.max_cost_ms)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.errors import InvalidInputFile
+from service.domain.errors import DamagedArtifact, InvalidInputFile
 from service.domain.measurements import Split
 from service.domain.plan import Algorithm, content_hash
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CostModels, ModelWriter
 from service.domain.tables import Table
+from service.domain.versions import Version
 from service.policies.table_features import POLICY_FEATURES_VERSION
 from service.search.precut import posed
 from service.search.workspace import Workspace
@@ -61,6 +63,16 @@ class PolicyKind(Protocol):
         """What serves, of a trainer's arrays."""
 
 
+class PolicyVersions(ModelWriter, Protocol):
+    """Keeps versions of policies."""
+
+    def versions(self, hardware: str, model: str) -> list[Version]:
+        """All versions of a model, the oldest first."""
+
+    def read(self, version: Version) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+        """Manifest and arrays of a version; raises DamagedArtifact where they are not what was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyTasks:
     """What a policy is trained and judged on.
@@ -82,15 +94,17 @@ class PolicyTasks:
 
 @dataclass(frozen=True, slots=True)
 class TrainedPolicy:
-    """A version that was written, and what it makes of held-out tasks.
+    """A version that holds what was trained, and what it makes of held-out tasks.
 
     Attributes:
         version: its name.
+        written: whether by this run; False where it was there already.
         seconds: that training took in this run, with checkpoints and looks at held-out tasks.
         results: by family and way of placing.
     """
 
     version: str
+    written: bool
     seconds: float
     results: Mapping[str, Mapping[str, Results]]
 
@@ -121,7 +135,7 @@ def train_policy_version(
     hardware: str,
     pool: Sequence[Table],
     models: CostModels,
-    writer: ModelWriter,
+    store: PolicyVersions,
     meter: Meter,
     reward: str,
     tasks: PolicyTasks,
@@ -131,12 +145,27 @@ def train_policy_version(
 ) -> TrainedPolicy:
     """Trains and judges a policy as ``fit_policy`` does, whose other arguments these are, and writes the next version.
 
+    None is written where one is the same to the last bit: such a run was finished before.
+
     Raises:
         InvalidInputFile: see ``fit_policy``.
     """
     fitted = fit_policy(kind, hardware, pool, models, meter, reward, tasks, now, folder, report)
-    version = str(writer.write(hardware, kind.algorithm.value, fitted.arrays, fitted.facts))
-    return TrainedPolicy(version, fitted.seconds, fitted.results)
+    same = _same(store, hardware, kind.algorithm.value, fitted.arrays)
+    version = same or store.write(hardware, kind.algorithm.value, fitted.arrays, fitted.facts)
+    return TrainedPolicy(str(version), same is None, fitted.seconds, fitted.results)
+
+
+def _same(
+    store: PolicyVersions, hardware: str, model: str, arrays: Mapping[str, NDArray[np.float32]]
+) -> Version | None:
+    """The newest version with these arrays, or None."""
+    for version in reversed(store.versions(hardware, model)):
+        with suppress(DamagedArtifact):
+            _, held = store.read(version)
+            if held.keys() == arrays.keys() and all(np.array_equal(held[name], arrays[name]) for name in arrays):
+                return version
+    return None
 
 
 def fit_policy(

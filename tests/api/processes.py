@@ -1,5 +1,6 @@
 """Looks at processes through /proc, so that tests need no package for it."""
 
+import json
 import os
 import signal
 import time
@@ -62,6 +63,13 @@ def kill(pid: int) -> None:
 def mapped_files(pid: int) -> str:
     """What a process has mapped into its memory, libraries among it."""
     return Path(f"/proc/{pid}/maps").read_text()
+
+
+def logged_port(log: Path, start: int = 0) -> int | None:
+    """The port that a service says it serves on, in what its log has after so many bytes; None before it does."""
+    lines = log.read_bytes()[start:].decode().splitlines(keepends=True)
+    serving = (json.loads(line) for line in lines if '"message": "serving"' in line and line.endswith("\n"))
+    return next((int(line["port"]) for line in serving), None)
 
 
 def resident_bytes(pid: int) -> int:

@@ -1,6 +1,5 @@
 """Two services on one database and one model store, each a process of its own."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from service.domain.versions import Version
-from tests.api.processes import clean_environment, planning_processes, resident_bytes, wait_for
+from tests.api.processes import clean_environment, logged_port, planning_processes, resident_bytes, wait_for
 from tests.api.small_store import priced
 
 CONVERGED_S = 20.0
@@ -23,23 +22,22 @@ _PATIENCE_S = 60
 class Replica:
     """A service of its own process with two planning processes, on a database and a model store that others share."""
 
-    def __init__(self, database_url: str, models: Path, log: Path, port: int | None = None) -> None:
-        with socket.create_server(("127.0.0.1", port or 0)) as free:
-            self.port = free.getsockname()[1]
+    def __init__(self, database_url: str, models: Path, log: Path, port: int = 0) -> None:
         self._log = log.open("w")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "service", "serve"],
             cwd=_ROOT,
             env=clean_environment(
                 DATABASE_URL=database_url,
-                PORT=str(self.port),
+                # By itself one that the system gives it: what was free a moment ago may be another's by now.
+                PORT=str(port),
                 SHARDWRIGHT_MODEL_STORE=str(models),
                 SHARDWRIGHT_PLANNER_PROCESSES="2",
+                SHARDWRIGHT_DEFAULT_TIME_LIMIT_MS="30000",
             ),
             stderr=self._log,
         )
         self.client = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.port}",
             timeout=_PATIENCE_S,
             trust_env=False,
             # Each request on a connection of its own: none is tied to what an earlier one met.
@@ -47,7 +45,12 @@ class Replica:
         )
 
     def answers(self) -> bool:
-        assert self.process.poll() is None, Path(self._log.name).read_text()
+        log = Path(self._log.name)
+        assert self.process.poll() is None, log.read_text()
+        port = logged_port(log)
+        if port is None:
+            return False
+        self.client.base_url = f"http://127.0.0.1:{port}"
         try:
             return self.client.get("/readyz").status_code == 200
         except httpx.ConnectError:

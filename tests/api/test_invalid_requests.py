@@ -99,13 +99,12 @@ def test_a_field_at_fault_is_pointed_at(client: httpx.Client, changes: dict[str,
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "not JSON"),
+        (b"", "is empty"),
+        (b" \n", "{} where there is nothing to say"),
         (b"{", "not JSON"),
         (b"[]", "JSON object"),
         (b"null", "JSON object"),
         (b'"\xff"', "not UTF-8"),
-        (b'{"seed": NaN}', "NaN"),
-        (b'{"seed": -Infinity}', "-Infinity"),
         (b'{"seed": 1, "seed": 2}', "given twice: 'seed'"),
         (b'{"\\ud800": 1, "\\ud800": 2}', "given twice"),
         (b'{"seed": ' + b"1" * 5000 + b"}", "too many digits"),
@@ -120,6 +119,18 @@ def test_a_body_that_is_no_json_object_is_refused(client: httpx.Client, body: by
         response = client.post(path, content=body, headers=JSON)
         assert pointers(response) == {""}
         assert said in response.json()["detail"]
+
+
+def test_every_number_that_is_none_is_pointed_at(client: httpx.Client) -> None:
+    body = (
+        b'{"tables": [{"pooling_factor": 1.5}, {"pooling_factor": NaN}], "seed": -Infinity, "a/b": [[], 1, Infinity]}'
+    )
+    for path in ("/plan", "/estimate"):
+        response = client.post(path, content=body, headers=JSON)
+        assert [fault["pointer"] for fault in response.json()["faults"]] == [
+            "/tables/1/pooling_factor", "/seed", "/a~1b/2",
+        ]  # fmt: skip
+        assert "NaN and infinities are no JSON numbers" in response.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, make_url
+from sqlalchemy import URL, Engine, make_url
 
 from service.domain.trainings import Ended, Outcome
 from service.domain.versions import Version
@@ -39,6 +39,19 @@ def configured(store: ModelStore, tmp_path: Path, database_url: str) -> Settings
 def client(configured: Settings) -> Iterator[httpx.Client]:
     with running_app(configured) as app, listening(app) as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def untouched(
+    databases: Databases, migrated_template: URL, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """A client of one service for all tests that leave it as it was."""
+    url, models = databases.create(migrated_template), str(tmp_path_factory.mktemp("untouched") / "models")
+    small_store(models)
+    configured = settings(url.render_as_string(hide_password=False), model_store=models)
+    with running_app(configured) as app, listening(app) as served:
+        yield served
+    databases.drop(url)
 
 
 def _serves(client: httpx.Client, name: str) -> None:
@@ -79,8 +92,8 @@ def test_a_version_is_promoted_and_rolled_back_and_plans_follow(client: httpx.Cl
     assert [(v["version"], v["serves"]) for v in detail["versions"]] == [(NAMES[0], True), (NAMES[1], False)]
 
 
-def test_all_models_are_listed_with_what_serves(client: httpx.Client) -> None:
-    models = {(m["hardware"], m["model"]): m["serves"] for m in client.get("/models").json()["models"]}
+def test_all_models_are_listed_with_what_serves(untouched: httpx.Client) -> None:
+    models = {(m["hardware"], m["model"]): m["serves"] for m in untouched.get("/models").json()["models"]}
     assert models[HARDWARE, "compute"] == NAMES[0]
     assert models["h100", "compute"] == "h100/compute/analytic-2"
 
@@ -104,22 +117,22 @@ def test_the_models_that_serve_are_listed_while_the_database_is_away(
 
 
 @pytest.mark.parametrize("number", ["2", "0", "x", "analytic", "%2e%2e"])
-def test_versions_that_are_not_there_are_404(client: httpx.Client, number: str) -> None:
-    response = client.post(f"{PATH}/{number}/promote", json={})
+def test_versions_that_are_not_there_are_404(untouched: httpx.Client, number: str) -> None:
+    response = untouched.post(f"{PATH}/{number}/promote", json={})
     assert (response.status_code, kind(response)) == (404, "unknown_model_version")
     assert response.json()["known"] == [NAMES[0]]
 
 
 @pytest.mark.parametrize("path", ["/models/cpu-y/compute", f"/models/{HARDWARE}/autoshard", "/models/%2e%2e/compute"])
-def test_models_that_are_not_there_are_404(client: httpx.Client, path: str) -> None:
-    decided = [client.post(f"{path}/{decision}", json={}) for decision in ("1/promote", "rollback")]
-    for response in (client.get(path), *decided):
+def test_models_that_are_not_there_are_404(untouched: httpx.Client, path: str) -> None:
+    decided = [untouched.post(f"{path}/{decision}", json={}) for decision in ("1/promote", "rollback")]
+    for response in (untouched.get(path), *decided):
         assert (response.status_code, kind(response)) == (404, "unknown_model_version")
         assert f"{HARDWARE}/compute" in response.json()["known"]
 
 
-def test_a_rollback_without_a_version_before_is_409(client: httpx.Client) -> None:
-    response = client.post(f"{PATH}/rollback", json={})
+def test_a_rollback_without_a_version_before_is_409(untouched: httpx.Client) -> None:
+    response = untouched.post(f"{PATH}/rollback", json={})
     assert (response.status_code, kind(response)) == (409, "nothing_to_roll_back_to")
 
 
@@ -147,12 +160,12 @@ def test_what_serves_is_kept_for_a_service_that_starts_beside_newer_versions(
         assert "shardwright_promotions_followed_total{" not in client.get("/metrics").text
 
 
-def test_a_body_is_needed_so_that_no_foreign_page_can_decide(client: httpx.Client) -> None:
-    assert kind(client.post(f"{PATH}/1/promote")) == "unsupported_media_type"
-    assert kind(client.post(f"{PATH}/rollback", content="{}", headers={"content-type": "text/plain"})) == (
+def test_a_body_is_needed_so_that_no_foreign_page_can_decide(untouched: httpx.Client) -> None:
+    assert kind(untouched.post(f"{PATH}/1/promote")) == "unsupported_media_type"
+    assert kind(untouched.post(f"{PATH}/rollback", content="{}", headers={"content-type": "text/plain"})) == (
         "unsupported_media_type"
     )
-    assert pointers(client.post(f"{PATH}/1/promote", json={"why": 1, "reason": 2})) == {"/why", "/reason"}
+    assert pointers(untouched.post(f"{PATH}/1/promote", json={"why": 1, "reason": 2})) == {"/why", "/reason"}
 
 
 @pytest.mark.parametrize(
@@ -207,9 +220,11 @@ def test_a_request_may_pin_versions_and_is_another_question_then(client: httpx.C
         ([], "/models"),
     ],
 )
-def test_a_pinned_version_that_cannot_be_is_422_at_its_field(client: httpx.Client, models: Any, pointer: str) -> None:
-    assert pointers(client.post("/plan", json=question(models=models))) == {pointer}
-    assert pointers(client.post("/estimate", json=priced(models=models))) == {pointer}
+def test_a_pinned_version_that_cannot_be_is_422_at_its_field(
+    untouched: httpx.Client, models: Any, pointer: str
+) -> None:
+    assert pointers(untouched.post("/plan", json=question(models=models))) == {pointer}
+    assert pointers(untouched.post("/estimate", json=priced(models=models))) == {pointer}
 
 
 def test_a_pinned_version_that_is_damaged_is_503(client: httpx.Client, store: ModelStore, tmp_path: Path) -> None:
@@ -218,7 +233,30 @@ def test_a_pinned_version_that_is_damaged_is_503(client: httpx.Client, store: Mo
     (tmp_path / "models" / HARDWARE / "compute" / "2" / "weights.safetensors").write_bytes(b"")
     response = client.post("/plan", json=question(models={"compute": NAMES[1]}))
     assert (response.status_code, kind(response)) == (503, "damaged_artifact")
+    told = response.json()
+    assert (told["pointer"], told["version"]) == ("/models/compute", NAMES[1])
+    assert told["detail"].startswith(f"{NAMES[1]} is incomplete or altered")
+    assert told["remedies"] == [
+        "leave compute out of models: the version that serves answers then",
+        f"pin another one: there are {NAMES[0]}",
+    ]
     assert client.post("/plan", json=question()).status_code == 200
+
+
+def test_a_pinned_name_that_is_none_is_told_what_one_looks_like(untouched: httpx.Client) -> None:
+    response = untouched.post("/plan", json=question(models={"compute": f"{HARDWARE}/compute/analytic"}))
+    assert pointers(response) == {"/models/compute"}
+    for said in ("<hardware>/<model>/<number>", "h100/compute/analytic-2"):
+        assert said in response.json()["detail"]
+
+
+def test_a_decision_without_a_body_is_told_that_an_empty_object_will_do(untouched: httpx.Client) -> None:
+    bare = untouched.post(f"{PATH}/1/promote")
+    assert (bare.status_code, kind(bare)) == (415, "unsupported_media_type")
+    empty = untouched.post(f"{PATH}/1/promote", headers={"Content-Type": "application/json"})
+    assert pointers(empty) == {""}
+    for response in (bare, empty):
+        assert "{}" in response.json()["detail"]
 
 
 def test_what_serves_is_in_the_metrics_and_its_predecessor_is_not(client: httpx.Client, store: ModelStore) -> None:

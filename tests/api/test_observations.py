@@ -96,7 +96,13 @@ def test_pages_of_observations_follow_each_other(client: httpx.Client, plan: dic
 def test_a_page_that_cannot_be_is_refused(client: httpx.Client, plan: dict[str, Any], query: dict[str, str]) -> None:
     refused = client.get(url(plan), params=query)
     assert (refused.status_code, kind(refused)) == (422, "invalid_request")
-    assert next(iter(query)) in refused.json()["detail"]
+    assert [fault["parameter"] for fault in refused.json()["faults"]] == list(query)
+    assert refused.json()["detail"].startswith(f"{next(iter(query))}: must be ")
+
+
+def test_each_parameter_of_a_page_that_cannot_be_is_named(client: httpx.Client, plan: dict[str, Any]) -> None:
+    refused = client.get(url(plan), params={"limit": "0", "cursor": "x"})
+    assert [fault["parameter"] for fault in refused.json()["faults"]] == ["limit", "cursor"]
 
 
 @pytest.mark.parametrize("plan_id", ["0" * 32, "none", "..", "%00"])
@@ -169,13 +175,16 @@ def test_a_bad_body_is_named(client: httpx.Client, plan: dict[str, Any], change:
 def test_a_time_that_is_no_number_is_refused(client: httpx.Client, plan: dict[str, Any], value: float) -> None:
     content = json.dumps({"observations": [times(plan) | {"total_ms": value}]})
     response = client.post(url(plan), content=content, headers={"Content-Type": "application/json"})
-    assert pointers(response) == {""}
+    assert pointers(response) == {"/observations/0/total_ms"}
 
 
-def test_ranks_of_a_launch_are_compared_with_what_it_was_answered(client: httpx.Client, plan: dict[str, Any]) -> None:
+def test_a_launch_that_never_asked_is_a_name_and_the_plan_as_stored_is_compared(
+    client: httpx.Client, plan: dict[str, Any]
+) -> None:
     body = {"observations": [times(plan)], "launch_id": "night"}
     answer = client.post(url(plan), json=body).json()
     assert answer["observations"][0]["launch_id"] == "night"
+    assert answer["observations"][0]["costs"]["forward_compute"]["ratio"] == 1.0
     assert client.post(url(plan), json={"observations": [times(plan)]}).json()["stored"] == 1
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from service.api.model_versions import ModelVersions
 from service.api.outages import OutageMemory
-from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable
+from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable, UnsupportedAlgorithm
 from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.registry.store import ModelStore
@@ -172,8 +172,8 @@ class PolicyLater(FakeStore):
 def test_a_policy_that_is_trained_after_it_was_asked_for_is_found() -> None:
     source = PolicyLater("")
     models = ModelVersions(source, fresh_metrics())
-    without = models.of("fake", Algorithm.DREAMSHARD).identity
-    assert without == models.of("fake", Algorithm.AUTO).identity
+    with pytest.raises(UnsupportedAlgorithm):
+        models.of("fake", Algorithm.DREAMSHARD)
     source.trained = True
     found = models.of("fake", Algorithm.DREAMSHARD).identity
     assert found["dreamshard"] == "fake/dreamshard/1"

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from service.storage.embedded import EmbeddedPostgres
-from tests.api.processes import clean_environment, is_alive, mapped_files, planning_processes, wait_for
+from tests.api.processes import clean_environment, is_alive, logged_port, mapped_files, planning_processes, wait_for
 from tests.api.support import GIB, request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,13 +27,13 @@ class Served:
     """A service process, leader of its group, with a data directory of its own."""
 
     def __init__(self, data_dir: Path, **settings: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        # A port that the system gives it: one that was free a moment ago may be another's by now.
         environment = clean_environment(
-            SHARDWRIGHT_DATA_DIR=str(data_dir), PORT=str(port), SHARDWRIGHT_PLANNER_PROCESSES="2", **settings
+            SHARDWRIGHT_DATA_DIR=str(data_dir), PORT="0", SHARDWRIGHT_PLANNER_PROCESSES="2", **settings
         )
         self.log = data_dir.with_suffix(".log")
         with self.log.open("a") as log:
+            self._logged_before = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.api.serve_fake"],
                 cwd=ROOT,
@@ -41,7 +41,7 @@ class Served:
                 stderr=log,
                 start_new_session=True,
             )
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, trust_env=False)
+        self.client = httpx.Client(timeout=PATIENCE_S, trust_env=False)
 
     def planning_processes(self) -> set[int]:
         """Its children that plan."""
@@ -50,6 +50,10 @@ class Served:
     def answers(self) -> bool:
         """Whether it serves; fails where it has ended."""
         assert self.process.poll() is None, self.log.read_text()
+        port = logged_port(self.log, self._logged_before)
+        if port is None:
+            return False
+        self.client.base_url = f"http://127.0.0.1:{port}"
         try:
             return self.client.get("/healthz").status_code == 200
         except httpx.ConnectError:
@@ -97,6 +101,13 @@ def data_dir(server_folder: Path) -> Iterator[Path]:
             pass
 
 
+@pytest.fixture
+def used_dir(data_dir: Path, cluster_at_head: Path) -> Path:
+    """The same, with a database in it that was used before."""
+    subprocess.run(["cp", "-a", str(cluster_at_head), str(data_dir)], check=True)
+    return data_dir
+
+
 def _postgres_runs(data_dir: Path) -> bool:
     note = data_dir / "postgres" / "postmaster.pid"
     return note.exists() and is_alive(int(note.read_text().splitlines()[0]))
@@ -134,8 +145,8 @@ def _running(served: Served, number: int) -> Callable[[], bool]:
     return lambda: f"shardwright_planner_running {number}.0" in served.client.get("/metrics").text
 
 
-def test_a_request_in_flight_is_answered_before_the_process_ends(data_dir: Path) -> None:
-    with _served(data_dir) as served, ThreadPoolExecutor(1) as threads:
+def test_a_request_in_flight_is_answered_before_the_process_ends(used_dir: Path) -> None:
+    with _served(used_dir) as served, ThreadPoolExecutor(1) as threads:
         answer = threads.submit(served.client.post, "/plan", json=_question("slow", time_limit_ms=30_000))
         wait_for(_running(served, 1))
         assert served.stop() == 0
@@ -143,7 +154,7 @@ def test_a_request_in_flight_is_answered_before_the_process_ends(data_dir: Path)
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
-def test_requests_that_do_not_end_do_not_keep_the_process_from_ending(data_dir: Path, signals: list[int]) -> None:
+def test_requests_that_do_not_end_do_not_keep_the_process_from_ending(used_dir: Path, signals: list[int]) -> None:
     shards = [{"table": f"t{i}", "columns": [0, 64 + 64 * (i == 1)], "device": 0} for i in range(3)]
     estimate = _question("stuck", shards=shards)
     del estimate["algorithm"]
@@ -151,7 +162,7 @@ def test_requests_that_do_not_end_do_not_keep_the_process_from_ending(data_dir: 
     with (
         ThreadPoolExecutor(3) as threads,
         _served(
-            data_dir, SHARDWRIGHT_SHUTDOWN_TIMEOUT_S=patience_s, SHARDWRIGHT_DEFAULT_TIME_LIMIT_MS="60000"
+            used_dir, SHARDWRIGHT_SHUTDOWN_TIMEOUT_S=patience_s, SHARDWRIGHT_DEFAULT_TIME_LIMIT_MS="60000"
         ) as served,
     ):
         for body in (estimate, estimate, estimate):
@@ -163,11 +174,11 @@ def test_requests_that_do_not_end_do_not_keep_the_process_from_ending(data_dir: 
             time.sleep(0.5)
         assert served.process.wait(PATIENCE_S) == 0
         assert time.monotonic() - began < 20
-    assert not _postgres_runs(data_dir)
+    assert not _postgres_runs(used_dir)
 
 
-def test_the_api_process_does_not_load_torch(data_dir: Path) -> None:
-    with _served(data_dir) as served:
+def test_the_api_process_does_not_load_torch(used_dir: Path) -> None:
+    with _served(used_dir) as served:
         served.client.post("/plan", json=request())
         mapped = mapped_files(served.process.pid)
         assert "pydantic_core" in mapped
@@ -190,20 +201,20 @@ def test_ctrl_c_during_start_up_is_a_clean_stop(data_dir: Path, stage: str) -> N
     assert "Traceback" not in served.log.read_text()
 
 
-def test_ctrl_c_while_it_serves_is_a_clean_stop(data_dir: Path) -> None:
-    with _served(data_dir) as served:
+def test_ctrl_c_while_it_serves_is_a_clean_stop(used_dir: Path) -> None:
+    with _served(used_dir) as served:
         served.interrupt()
         assert served.process.wait(PATIENCE_S) == 0, served.log.read_text()
-    assert not _postgres_runs(data_dir)
+    assert not _postgres_runs(used_dir)
     assert "Traceback" not in served.log.read_text()
 
 
-def test_a_stop_during_start_up_leaves_no_database_behind(data_dir: Path) -> None:
-    with _started(data_dir) as served:
-        note = data_dir / "postgres" / "postmaster.pid"
+def test_a_stop_during_start_up_leaves_no_database_behind(used_dir: Path) -> None:
+    with _started(used_dir) as served:
+        note = used_dir / "postgres" / "postmaster.pid"
         wait_for(lambda: served.process.poll() is not None or note.exists(), PATIENCE_S)
         assert served.stop() == 0
-    assert not _postgres_runs(data_dir)
+    assert not _postgres_runs(used_dir)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "203.0.113.7"])
@@ -226,8 +237,8 @@ def test_an_address_that_cannot_be_had_is_one_line_and_starts_nothing(data_dir: 
     assert not data_dir.exists()
 
 
-def test_all_ranks_that_ask_at_once_get_one_plan_that_was_made_once(data_dir: Path) -> None:
-    with _served(data_dir) as served, ThreadPoolExecutor(24) as threads:
+def test_all_ranks_that_ask_at_once_get_one_plan_that_was_made_once(used_dir: Path) -> None:
+    with _served(used_dir) as served, ThreadPoolExecutor(24) as threads:
         question = _question("slow")
         answers = list(threads.map(lambda _: served.client.post("/plan", json=question), range(24)))
         assert {answer.status_code for answer in answers} == {200}
@@ -237,11 +248,11 @@ def test_all_ranks_that_ask_at_once_get_one_plan_that_was_made_once(data_dir: Pa
     assert [float(line.split()[-1]) for line in made] == [1.0]
 
 
-def test_an_embedded_database_that_is_killed_comes_back_by_itself(data_dir: Path) -> None:
-    with _served(data_dir) as served:
+def test_an_embedded_database_that_is_killed_comes_back_by_itself(used_dir: Path) -> None:
+    with _served(used_dir) as served:
         plan = served.client.post("/plan", json=request()).json()
-        note = data_dir / "postgres" / "postmaster.pid"
+        note = used_dir / "postgres" / "postmaster.pid"
         os.kill(int(note.read_text().splitlines()[0]), signal.SIGKILL)
-        wait_for(lambda: served.client.get("/readyz").status_code == 200 and _postgres_runs(data_dir), PATIENCE_S)
+        wait_for(lambda: served.client.get("/readyz").status_code == 200 and _postgres_runs(used_dir), PATIENCE_S)
         wait_for(lambda: served.client.get(f"/plans/{plan['plan_id']}").status_code == 200, PATIENCE_S)
         assert served.client.get(f"/plans/{plan['plan_id']}").json() == plan

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.api.model_versions import ModelVersions
-from service.domain.errors import DamagedArtifact, InvalidRequest, UnknownHardware
+from service.domain.errors import DamagedArtifact, InvalidRequest, UnknownHardware, UnsupportedAlgorithm
 from service.domain.plan import Algorithm
 from service.domain.versions import Promotion, Standing
 from service.policies.table_features import POLICY_FEATURES_VERSION
@@ -216,6 +216,20 @@ def test_a_pinned_version_that_is_damaged_is_said_to_be(served: Served) -> None:
     with pytest.raises(DamagedArtifact, match="cpu-x/compute/2"):
         served.names(pinned={"compute": "cpu-x/compute/2"})
     assert served.names()["compute"] == "compute/1"
+
+
+def test_damage_of_what_serves_is_not_laid_to_the_version_that_is_pinned(served: Served) -> None:
+    served.damage("communication", 2)
+    with pytest.raises(DamagedArtifact, match="cpu-x/communication/2") as caught:
+        served.names(pinned={"compute": "cpu-x/compute/2"})
+    assert not caught.value.data
+
+
+def test_an_algorithm_without_a_policy_is_told_of_those_that_have_one(served: Served) -> None:
+    with pytest.raises(UnsupportedAlgorithm) as caught:
+        served.names(Algorithm.AUTOSHARD)
+    assert {"auto", "dreamshard"} <= set(caught.value.data["available"])
+    assert "autoshard" not in caught.value.data["available"]
 
 
 def test_unknown_hardware_is_that_whatever_is_pinned(served: Served) -> None:

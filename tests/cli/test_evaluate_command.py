@@ -18,7 +18,7 @@ from service.profiling.plan_bench import CarriedOut
 from service.profiling.plan_summary import LEAST_REPEATS, DeviceComparison, PlanComparison, summary_of
 from service.registry.store import ModelStore
 from service.settings import Settings
-from service.storage.measurement_files import read_measurements
+from service.storage.measurement_files import read_measurements, write_measurements
 from service.storage.measurements import MeasurementRepository
 
 STORE = ModelStore(Settings().model_store)
@@ -46,6 +46,41 @@ def carried_out(path: Path, *costs: tuple[float, float], repeats: int = LEAST_RE
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of some of the shipped measurements: reading and judging them all takes many seconds."""
+    compute, exchanges = read_measurements(SHIPPED)
+    some = [row for row in compute if row.split is Split.TEST][::5]
+    path = str(tmp_path_factory.mktemp("sample") / "measurements.json.gz")
+    write_measurements(path, some, [row for row in exchanges if row.split is Split.TEST])
+    return path
+
+
+def test_figures_and_plots_of_a_file_of_measurements(sample: str, tmp_path: Path) -> None:
+    plots = tmp_path / "new" / "plots"
+    result = evaluate("--measurements", sample, "--plots", str(plots), "--json")
+    assert result.exit_code == 0, result.output
+    answer: dict[str, Any] = json.loads(result.stdout)
+    judged = {model["version"].split("/")[1]: model for model in answer["models"]}
+    assert judged.keys() == {"compute", "communication"}
+    assert judged["compute"]["measurements"] == len(read_measurements(sample)[0])
+    for model in answer["models"]:
+        for cost in model["costs"].values():
+            for slices in cost["slices"].values():
+                assert sum(found["rows"] for found in slices.values()) == cost["overall"]["rows"]
+    _are_plots(answer["plots"], plots)
+
+
+def _are_plots(told: list[str], folder: Path) -> None:
+    assert sorted(map(str, folder.iterdir())) == sorted(told)
+    assert len(told) == 4
+    for path in told:
+        content = Path(path).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 10_000
+
+
+@pytest.mark.slow
 def test_the_shipped_versions_are_judged_as_their_manifests_say_and_drawn(tmp_path: Path) -> None:
     plots = tmp_path / "new" / "plots"
     result = evaluate("--measurements", SHIPPED, "--plots", str(plots), "--json")
@@ -66,19 +101,14 @@ def test_the_shipped_versions_are_judged_as_their_manifests_say_and_drawn(tmp_pa
             for slices in cost["slices"].values():
                 assert sum(found["rows"] for found in slices.values()) == overall["rows"]
     assert len(answer["models"]) == 2
-    assert sorted(map(str, plots.iterdir())) == sorted(answer["plots"])
-    assert len(answer["plots"]) == 4
-    for path in answer["plots"]:
-        content = Path(path).read_bytes()
-        assert content.startswith(b"\x89PNG")
-        assert len(content) > 10_000
+    _are_plots(answer["plots"], plots)
 
 
 def test_tables_of_what_is_stored_with_picks_among_plans(
-    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine: Engine, database_url: str, sample: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", database_url)
-    held_out = [row for row in read_measurements(SHIPPED)[0] if row.split is Split.TEST]
+    held_out = read_measurements(sample)[0]
     MeasurementRepository(engine).add_compute_many(held_out)
     answers = {
         "right": carried_out(tmp_path / "right.json", (1.0, 10.0), (2.0, 11.0)),
@@ -98,7 +128,7 @@ def test_tables_of_what_is_stored_with_picks_among_plans(
     ):  # fmt: skip
         assert wanted in said
     assert "says nothing of" not in said
-    both = evaluate("--measurements", SHIPPED, "--plans", answers["right"], "--json")
+    both = evaluate("--measurements", sample, "--plans", answers["right"], "--json")
     (warning,) = json.loads(both.stdout)["plans"]["warnings"]
     assert f"says nothing of {STORE.latest('cpu-fbgemm', 'communication')}" in warning
 
@@ -116,10 +146,10 @@ def test_what_is_no_answer_of_measure_is_refused_by_name(tmp_path: Path, content
     assert said in error.detail
 
 
-def test_a_version_needs_its_model_and_hardware_without_one_is_refused(tmp_path: Path) -> None:
+def test_a_version_needs_its_model_and_hardware_without_one_is_refused(sample: str) -> None:
     result = evaluate("--version", "1")
     assert result.exit_code == 2
     assert "needs --model" in result.stderr
-    error = evaluate("--measurements", SHIPPED, "--hardware", "h100", "--model", "compute").exception
+    error = evaluate("--measurements", sample, "--hardware", "h100", "--model", "compute").exception
     assert isinstance(error, TooFewMeasurements)
     assert "no compute version of h100 was trained" in error.detail

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.cli.working import cpu_set
+from service.cli.working import cpu_set, cpu_sets
 from service.storage.profiles import ProfileRepository
 from tests.storage.live_worker import live_worker
 from tests.storage.test_profiles import HARDWARE, TERMS, profile, run
@@ -24,6 +24,9 @@ def test_cores_are_read_as_ranges_and_lists(monkeypatch: pytest.MonkeyPatch) -> 
     for wrong in ("", "x", "3-1", "8", "-1", "0-9"):
         with pytest.raises(typer.BadParameter):
             cpu_set(wrong)
+    assert cpu_sets(["0-1", "3,2"]) == [(0, 1), (2, 3)]
+    with pytest.raises(typer.BadParameter, match="core 2 is given twice"):
+        cpu_sets(["0-2", "4,2"])
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,7 @@ def test_cores_are_read_as_ranges_and_lists(monkeypatch: pytest.MonkeyPatch) -> 
         (["--hardware", "x", "--device", "cuda:0", "--cpus", str(CORES[0])], "--cpus"),
         (["--hardware", "x", "--cpus", "100000"], "may run on"),
         (["--hardware", "x", "--device", "cpu", "--device", "cpu"], "one worker"),
+        (["--hardware", "x", "--cpus", str(CORES[0]), "--cpus", str(CORES[0])], f"core {CORES[0]} is given twice"),
     ],
 )
 def test_what_a_worker_cannot_do_is_said_before_anything_starts(arguments: list[str], said: str) -> None:

@@ -10,6 +10,7 @@ from service.cost_models.communication import CommunicationModel
 from service.cost_models.data_sheets import DATA_SHEETS
 from service.domain.ports import CommunicationCostModel, Floats
 from tests.cost_models.small_model import EXCHANGES, exchange_weights, small_communication
+from tests.examples import examples
 
 SETS = 400
 
@@ -49,7 +50,7 @@ def _added(model: CommunicationCostModel, widths: Floats, waits: Floats, batch_s
     return np.asarray(backward.min(axis=-1) + forward.max(axis=-1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     model=MODELS,
     devices=st.sampled_from([2, 3, 4, 8, 16, 64]),

@@ -16,6 +16,7 @@ from service.domain.ports import ComputeCostModel, Integers
 from service.domain.tables import DataType, Optimizer, Table
 from tests.cost_models.small_model import MEASURED, weights
 from tests.cost_models.test_calibrated import with_coefficients
+from tests.examples import examples
 from tests.fakes import FakeCompute
 
 CLOSE = 1 + 1e-6
@@ -68,7 +69,7 @@ def _cost(model: ComputeCostModel, held: Sequence[Table], optimizer: Optimizer) 
     return float(model.head(sums.astype(np.float32)).sum())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(model=MODELS, kinds=tables(3), devices=st.integers(2, 6), optimizer=OPTIMIZERS)
 def test_the_dearest_device_of_an_even_placement_is_no_cheaper(
     model: ComputeCostModel, kinds: list[Table], devices: int, optimizer: Optimizer
@@ -79,7 +80,7 @@ def test_the_dearest_device_of_an_even_placement_is_no_cheaper(
     assert costs.shared(np.arange(len(held)), whole, devices) <= _cost(model, kinds, optimizer) * CLOSE
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(model=MODELS, held=tables(12), devices=st.integers(2, 4), optimizer=OPTIMIZERS, seed=st.integers(0, 999))
 def test_the_dearest_device_of_any_placement_is_no_cheaper(
     model: ComputeCostModel, held: list[Table], devices: int, optimizer: Optimizer, seed: int
@@ -101,7 +102,7 @@ def test_the_dearest_device_of_any_placement_is_no_cheaper(
     assert costs.shared(np.arange(len(held)), limits, devices) <= dearest * CLOSE
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(model=MODELS, held=tables(6), optimizer=OPTIMIZERS, data=st.data())
 def test_a_device_with_more_on_it_is_no_cheaper_than_a_table_alone(
     model: ComputeCostModel, held: list[Table], optimizer: Optimizer, data: st.DataObject

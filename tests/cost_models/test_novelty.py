@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.novelty import QUANTITIES, UNSEEN, Novelty, nearest, novelty_quantities
 from service.domain.tables import DataType, Optimizer, PoolingMode, Table
+from tests.examples import examples
 
 TABLE = Table("t", 1_000_000, 64, 4.0)
 MEASURED = MeasuredDomain(
@@ -67,7 +68,7 @@ def test_the_farther_the_newer(near: int, far: int) -> None:
         assert bool(first < second) is (near < far)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 99))
 def test_distances_are_to_the_nearest(count: int, landmarks: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

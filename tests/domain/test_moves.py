@@ -11,6 +11,7 @@ from service.domain.moves import Columns, Move, held_before, moved_bytes, moves,
 from service.domain.plan import Problem, Running, Shard, tiling_faults
 from service.domain.tables import DataType, Optimizer, Table
 from service.domain.topology import Topology
+from tests.examples import examples
 
 ROWS = 100
 STATE = {Optimizer.SGD: 0, Optimizer.ROWWISE_ADAGRAD: 4, Optimizer.ADAGRAD: 4, Optimizer.ADAM: 8}
@@ -35,7 +36,7 @@ def _shards(name: str, columns: list[Columns]) -> list[Shard]:
     return [Shard(name, *placed) for placed in columns]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), optimizer=st.sampled_from(list(Optimizer)), precision=st.sampled_from(list(DataType)))
 def test_moves_are_the_columns_that_change_their_device(
     data: st.DataObject, optimizer: Optimizer, precision: DataType
@@ -62,7 +63,7 @@ def test_moves_are_the_columns_that_change_their_device(
     assert moved_bytes(made) == weights + state
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data(), optimizer=st.sampled_from(list(Optimizer)))
 def test_a_plan_that_stays_moves_nothing(data: st.DataObject, optimizer: Optimizer) -> None:
     table = _table()
@@ -139,7 +140,7 @@ def _laid(widths: dict[int, list[int]], order: tuple[int, ...]) -> list[Columns]
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), dim=st.integers(2, 20).map(lambda n: 4 * n))
 def test_tiling_keeps_as_many_columns_as_any_order_of_devices_can(data: st.DataObject, dim: int) -> None:
     before = data.draw(st.one_of(placements(dim, 6), st.just([])))

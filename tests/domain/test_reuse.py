@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from service.domain.id_counts import BIN_HIGH, BIN_LOW, bin_of, count_law, id_counts
 from service.domain.reuse import ReuseBasis, reuse_fault, reuse_profile, zipf_bins
 from service.domain.tables import HISTOGRAM_BINS, ReuseHistogram, Table
+from tests.examples import examples
 
 BASE = 65_536
 
@@ -133,7 +134,7 @@ def test_distinct_rows_outside_what_the_bins_allow_is_a_fault() -> None:
     assert "distinct_rows" in str(reuse_fault(wrong))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     counts=st.lists(st.integers(1, 40_000), min_size=1, max_size=300),
     ratio=st.sampled_from([1, 3, 8, 100]),
@@ -147,7 +148,7 @@ def test_any_histogram_converts_to_fractions_of_at_most_as_many_ids(counts: list
         assert 1 <= profile.distinct <= len(counts) * 1.05 + 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(counts=st.lists(st.integers(1, 200_000), min_size=1, max_size=500))
 def test_whole_counts_have_the_histogram_and_the_lookups_asked_for(counts: list[int]) -> None:
     wanted = np.array(counts)
@@ -176,7 +177,7 @@ def test_zipf_bins_agree_with_drawing_from_the_law() -> None:
     assert np.abs(by_bin / by_bin.sum() - drawn).sum() < 0.06
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     shares=st.lists(
         st.one_of(st.just(0.0), st.floats(0.001, 1.0), st.floats(-300, -3).map(lambda exponent: 10.0**exponent)),

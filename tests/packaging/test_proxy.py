@@ -91,11 +91,17 @@ def test_the_proxy_is_one_that_can_follow_names() -> None:
     assert tuple(map(int, version.split("."))) >= (1, 28)
 
 
+def _port(replica: Replica) -> int:
+    port = replica.client.base_url.port
+    assert port is not None
+    return port
+
+
 @contextmanager
 def _proxy(folder: Path, replicas: Sequence[Replica]) -> Iterator[httpx.Client]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    path = _configuration(folder, port, [replica.port for replica in replicas])
+    path = _configuration(folder, port, [_port(replica) for replica in replicas])
     process = subprocess.Popen([_program(), "-c", path, "-e", folder / "err", "-g", "daemon off;"])
     try:
         with httpx.Client(
@@ -170,7 +176,7 @@ def test_ids_and_refusals_go_through_and_a_replica_that_goes_costs_no_answer(dat
             load.more(60)
         assert set(load.counts) == {200}
 
-        again = Replica(database_url, models, tmp_path / "again.log", replicas[0].port)
+        again = Replica(database_url, models, tmp_path / "again.log", _port(replicas[0]))
         try:
             wait_for(again.answers, 60)
             with _Load(client) as load:

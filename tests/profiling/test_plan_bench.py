@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from service.domain.errors import InvalidRequest, MeasurementRefused
-from service.domain.plan import Problem, Shard, memory_on_devices
+from service.domain.plan import Problem, Shard, memory_on_devices, tables_on_devices
 from service.domain.tables import DataType, Optimizer, PoolingMode, Table
 from service.domain.topology import Topology
 from service.profiling.comm_bench import Exchange, ExchangeTimes, turns
@@ -277,7 +277,11 @@ def test_what_was_priced_and_what_was_measured_on_are_named(carried_out: Carried
 
 
 def test_an_overfull_plan_is_measured_and_said_not_to_fit() -> None:
-    most = max(memory.total for plan in (APART, CUT) for memory in memory_on_devices(SMALL, plan.shards))
+    most = max(
+        memory.total
+        for plan in (APART, CUT)
+        for memory in memory_on_devices(SMALL, tables_on_devices(SMALL, plan.shards))
+    )
     tight = replace(SMALL, topology=Topology("fake", (most, most)))
     bench = PlanBench(replace(QUICK, repeats=1), exchange_bench=FakeExchange(1))
     found = bench.carry_out(tight, [APART, CUT, TOGETHER], fake_models())

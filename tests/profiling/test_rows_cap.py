@@ -14,6 +14,7 @@ from service.domain.topology import Topology
 from service.profiling.pools import generated_pool
 from service.profiling.rows_cap import capped, least_rows, needed_memory, rows_cap
 from service.usecases.validate import problem_faults
+from tests.examples import examples
 
 POOL = generated_pool(60)
 
@@ -60,7 +61,7 @@ def test_what_does_not_fit_with_the_fewest_rows_is_refused_with_the_numbers() ->
     assert refused.value.data == {"needed_bytes": needed, "limit_bytes": 1_000}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     chosen=st.lists(st.sampled_from(POOL), min_size=1, max_size=4, unique_by=lambda table: table.name),
     told=st.lists(st.sampled_from(["all", "histogram", "distinct", "nothing"]), min_size=4, max_size=4),

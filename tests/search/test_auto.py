@@ -20,6 +20,7 @@ from service.search.precut import precut
 from service.search.proofs import check_feasible
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search.strategies import problems
 
@@ -35,7 +36,7 @@ def space_of(problem: Problem) -> Workspace:
     return Workspace.of(problem, precut(problem, Deadline()), fake_models())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(problem=problems(max_tables=6))
 def test_is_never_dearer_than_any_other_algorithm_and_the_same_twice(problem: Problem) -> None:
     try:

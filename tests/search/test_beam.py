@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
-from service.domain.plan import Constraints, Problem, ShardingType, memory_on_devices, tiling_faults
+from service.domain.plan import Constraints, Problem, ShardingType, memory_on_devices, tables_on_devices, tiling_faults
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.beam import BeamSettings, beam_search
@@ -16,6 +16,7 @@ from service.search.layout import shards_of
 from service.search.neuroshard import neuroshard
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search import oracle
 from tests.search.strategies import problems
@@ -45,7 +46,7 @@ def test_pieces_that_cost_the_same_are_tried_in_the_order_of_the_tables() -> Non
     assert [space.catalogue.keys[piece] for piece in found.pieces] == [(0, 4), (0, 4), (1, 8), (2, 8)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=placeable_whole(5))
 def test_sees_the_same_ways_of_cutting_as_the_oracle(problem: Problem) -> None:
     space = space_of(problem)
@@ -60,7 +61,7 @@ def test_sees_the_same_ways_of_cutting_as_the_oracle(problem: Problem) -> None:
     assert cost < float("inf")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=placeable_whole(6))
 def test_cuts_never_make_a_plan_dearer_and_always_tile(problem: Problem) -> None:
     space = space_of(problem)
@@ -71,7 +72,7 @@ def test_cuts_never_make_a_plan_dearer_and_always_tile(problem: Problem) -> None
     assert simulate(cut.workspace, cut.placement[None]).plan[0] <= simulate(space, whole.placement[None]).plan[0]
     shards = shards_of(cut.workspace, cut.placement)
     assert not tiling_faults(problem.tables, problem.topology.device_count, shards)
-    used = memory_on_devices(problem, shards)
+    used = memory_on_devices(problem, tables_on_devices(problem, shards))
     assert all(u.total <= limit for u, limit in zip(used, problem.topology.memory_bytes, strict=True))
 
 

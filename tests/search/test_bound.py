@@ -26,6 +26,7 @@ from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from tests.cost_models.small_model import EXCHANGES, MEASURED, exchange_weights, weights
 from tests.cost_models.test_calibrated import with_coefficients
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search.strategies import problems
 
@@ -85,7 +86,7 @@ def _cuts(table: Table, constraints: Constraints) -> Iterator[tuple[int, ...]]:
                 yield tuple(np.diff([0, *inner, dim]).tolist())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(models=MODELS, problem=constrained(), data=st.data())
 def test_no_plan_of_a_small_problem_costs_less(models: CostModels, problem: Problem, data: st.DataObject) -> None:
     dims = data.draw(st.lists(st.sampled_from([4, 8, 12, 16]), min_size=3, max_size=3))
@@ -128,7 +129,7 @@ def _random_slices(problem: Problem, rng: np.random.Generator) -> list[Slice]:
     return slices
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(models=MODELS, problem=constrained(), slack=st.sampled_from([1.0, 1.3, 1e9]), seed=st.integers(0, 999))
 def test_no_random_plan_costs_less(models: CostModels, problem: Problem, slack: float, seed: int) -> None:
     rng, devices = np.random.default_rng(seed), problem.topology.device_count

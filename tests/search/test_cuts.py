@@ -9,6 +9,7 @@ from service.domain.topology import Topology
 from service.search.cuts import can_be_cut, cuts_that_pack, even_widths, items_of, needed_counts, widths_of
 from service.search.packing import pack
 from service.search.rules import Rules
+from tests.examples import examples
 from tests.search import oracle
 from tests.search.strategies import problems
 
@@ -27,7 +28,7 @@ def test_wider_slices_come_first() -> None:
     assert even_widths(1280, 3, 4) == (428, 428, 424)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(problem=problems(max_tables=3))
 def test_a_table_can_be_cut_exactly_where_allowed_widths_add_up_to_it(problem: Problem) -> None:
     for table in problem.tables:
@@ -48,7 +49,7 @@ def test_a_table_that_was_cut_in_vain_is_whole_again() -> None:
     assert cuts_that_pack(_problem([9, 6.5, 4], [10, 10]), Deadline()) == [(44, 44, 40), (128,), (128,)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problem=problems(max_tables=6))
 def test_cuts_are_the_needed_ones_or_finer_and_pack(problem: Problem) -> None:
     rules = Rules.of(problem)

@@ -33,6 +33,7 @@ from service.search.rewards import Reward, compute_balance, minus_plan_cost
 from service.search.simulator import price, simulate
 from service.search.tasks import Task, by_cost
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search import oracle
 from tests.search.strategies import TABLE_WISE, bound_problems, problems
@@ -93,7 +94,7 @@ def _draws(seed: int, tasks: list[Task]) -> NDArray[np.float64]:
     return np.random.default_rng(seed).random((len(tasks), max(len(task.order) for task in tasks)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     drawn=st.lists(
         st.tuples(st.one_of(bound_problems(), problems(max_tables=5)), st.booleans()), min_size=1, max_size=5
@@ -151,7 +152,7 @@ def _legal(task: Task, held: list[list[int]], piece: int) -> list[bool]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problem=bound_problems(), seed=st.integers(0, 999), ordered=st.booleans())
 def test_legal_is_what_memory_and_rules_allow_and_none_is_a_dead_end(
     problem: Problem, seed: int, ordered: bool
@@ -174,7 +175,7 @@ def test_legal_is_what_memory_and_rules_allow_and_none_is_a_dead_end(
         assert episodes.rewards(BALANCE)[0] == BALANCE.dead_end
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(problem=st.one_of(bound_problems(), problems(max_tables=6)), seed=st.integers(0, 999))
 def test_the_state_is_the_sum_of_what_each_device_holds(problem: Problem, seed: int) -> None:
     models = fake_models()
@@ -199,7 +200,7 @@ def test_the_state_is_the_sum_of_what_each_device_holds(problem: Problem, seed: 
     assert np.abs(episodes.costs[0] / 10_000 - wanted).max() <= 1.001 * 0.5e-4
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(problem=st.one_of(bound_problems(), problems(max_tables=6)), seeds=st.lists(st.integers(0, 99), min_size=3))
 def test_rewards_are_those_of_the_plan_as_it_is_priced(problem: Problem, seeds: list[int]) -> None:
     models = fake_models()
@@ -227,7 +228,7 @@ def _heuristic(episodes: Episodes) -> NDArray[np.intp]:
     return lowest_device(loads, episodes.used, episodes.legal)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(drawn=st.lists(st.one_of(bound_problems(), problems(types=TABLE_WISE)), min_size=1, max_size=4))
 @pytest.mark.parametrize("algorithm", list(WEIGHTS))
 def test_heuristics_in_lock_step_make_their_plans(algorithm: Algorithm, drawn: list[Problem]) -> None:
@@ -251,7 +252,7 @@ def _least_compute(episodes: Episodes) -> NDArray[np.intp]:
     return lowest_device(compute, episodes.used, episodes.legal)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(drawn=st.lists(st.one_of(bound_problems(), problems(types=TABLE_WISE)), min_size=1, max_size=4))
 def test_greedy_by_predicted_cost_makes_the_plan_of_the_grid_without_caps(drawn: list[Problem]) -> None:
     models = fake_models()

@@ -14,13 +14,14 @@ from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.exact import columns_that_fit
 from service.search.rules import Rules
+from tests.examples import examples
 from tests.search import feasibility_oracle as oracle
 from tests.search.strategies import bound_problems
 
 GIB = 1 << 30
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problem=bound_problems())
 def test_columns_are_found_exactly_where_there_are_any(problem: Problem) -> None:
     outcome = columns_that_fit(problem, Rules.of(problem), Deadline())

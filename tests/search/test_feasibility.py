@@ -12,6 +12,7 @@ from service.search.cuts import cuts_that_pack
 from service.search.feasibility import Found, pieces_that_fit, place_by_memory
 from service.search.proofs import check_feasible
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search import oracle
 from tests.search.strategies import TABLE_WISE, problems
@@ -20,7 +21,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problem=problems(max_tables=7))
 def test_infeasible_is_proven_only_where_no_placement_of_whole_tables_exists(problem: Problem) -> None:
     space = Workspace.of(problem, oracle.whole(problem), fake_models())

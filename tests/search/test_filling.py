@@ -8,13 +8,14 @@ from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.filling import filled
 from service.search.rules import Rules
+from tests.examples import examples
 from tests.search import feasibility_oracle as oracle
 from tests.search.strategies import bound_problems
 
 MIB = 1 << 20
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(problem=bound_problems())
 def test_what_is_filled_is_a_plan(problem: Problem) -> None:
     columns = filled(problem, Rules.of(problem), Deadline())

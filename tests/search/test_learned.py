@@ -24,6 +24,7 @@ from service.search.proofs import check_feasible
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from service.usecases.make_plan import make_plan
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.policies.random_networks import random_networks
 from tests.search.posed import posed
@@ -59,7 +60,7 @@ def _cost(found: Found) -> int:
     return int(simulate(found.workspace, found.placement[None]).plan[0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=st.one_of(bound_problems(), problems(max_tables=6)))
 def test_is_never_dearer_than_what_the_policy_makes_of_the_pieces_as_they_are_and_the_same_twice(
     problem: Problem,

@@ -23,6 +23,7 @@ from service.search.packing import pack
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
 from tests.cost_models.small_model import small_model
+from tests.examples import examples
 from tests.fakes import FakeCommunication, fake_models
 from tests.search import oracle
 from tests.search.strategies import TABLE_WISE, problems
@@ -35,7 +36,7 @@ def _space(problem: Problem) -> Workspace:
     return Workspace.of(problem, oracle.whole(problem), fake_models())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problem=problems(types=TABLE_WISE))
 def test_makes_the_same_plan_as_the_oracle(problem: Problem) -> None:
     sizes = [problem.memory_of(table).total for table in problem.tables]
@@ -71,14 +72,14 @@ def test_makes_the_same_plan_as_the_oracle_with_a_network_and_equal_tables(seed:
     assert found.placement.tolist() == oracle.neuroshard(problem, models, None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problem=problems(types=TABLE_WISE))
 def test_heuristics_make_the_same_plans_as_the_oracle(problem: Problem) -> None:
     found = [greedy_placement(_space(problem), weight) for weight in WEIGHTS.values()]
     assert [placement.tolist() for placement in found if placement is not None] == oracle.greedy_baselines(problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=problems(max_tables=12, types=TABLE_WISE))
 def test_is_never_above_any_heuristic(problem: Problem) -> None:
     space = _space(problem)
@@ -174,7 +175,7 @@ def test_a_deadline_while_packing_says_nothing_about_feasibility() -> None:
         neuroshard(_space(tight), _stopping_after(4 + 40 + 1), WHOLE)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_random_repeats_itself_for_a_seed(seed: int) -> None:
     tables = tuple(Table(f"t{i}", 1000, 64, 1.0) for i in range(12))

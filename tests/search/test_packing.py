@@ -11,6 +11,7 @@ from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.packing import Items, missing_everywhere, pack
 from service.search.rules import Rules
+from tests.examples import examples
 from tests.search import oracle
 
 GIB = 1 << 30
@@ -28,7 +29,7 @@ def _assert_fits(sizes: list[int], limits: list[int], assignment: tuple[int, ...
     assert min(room) >= 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(sizes=st.lists(st.integers(1, 12), max_size=7), limits=st.lists(st.integers(1, 22), min_size=1, max_size=3))
 def test_finds_an_assignment_exactly_where_there_is_one(sizes: list[int], limits: list[int]) -> None:
     packing = pack(sizes, limits, Deadline())
@@ -69,7 +70,7 @@ def test_states_that_failed_once_are_not_searched_again() -> None:
     assert packing == type(packing)(None, proven=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), limits=st.lists(st.integers(5, 40), min_size=1, max_size=6))
 def test_bins_that_can_be_filled_exactly_are_never_proven_too_small(data: st.DataObject, limits: list[int]) -> None:
     sizes: list[int] = []

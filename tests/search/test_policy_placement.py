@@ -19,6 +19,7 @@ from service.search.policy_placement import policy_placement, policy_task
 from service.search.precut import precut
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.policies.random_networks import random_arrays, random_networks
 from tests.search import oracle
@@ -68,7 +69,7 @@ def _likeliest(space: Workspace) -> list[int] | None:
     return placement
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(problem=st.one_of(bound_problems(), problems(max_tables=6)))
 def test_without_samples_each_piece_is_on_the_likeliest_device(problem: Problem) -> None:
     space = _space(problem)

@@ -15,6 +15,7 @@ from service.search.feasibility import pieces_that_fit
 from service.search.precut import precut
 from service.search.proofs import check_feasible
 from service.usecases.make_plan import make_plan
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search import feasibility_oracle as oracle
 from tests.search.applying import applied
@@ -32,7 +33,7 @@ def _widths(problem: Problem) -> list[int]:
     return [piece.width for piece in precut(problem, Deadline())]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(problem=bound_problems())
 def test_what_is_refused_has_no_plan_and_each_remedy_gives_it_one(problem: Problem) -> None:
     try:
@@ -49,7 +50,7 @@ def test_what_is_refused_has_no_plan_and_each_remedy_gives_it_one(problem: Probl
     oracle.assert_is_a_plan(problem, oracle.rows_of(problem, pieces.slices, pieces.devices))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(problem=bound_problems(), tightness=st.sampled_from([0.99, 0.7, 0.2]))
 def test_the_shortfall_of_all_memory_is_exact(problem: Problem, tightness: float) -> None:
     least = sum(oracle.least_bytes(problem, table) for table in problem.tables if _may_be_placed(problem, table))
@@ -85,7 +86,7 @@ def test_total_memory_says_the_exact_shortfall_and_what_would_be_needed() -> Non
     ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(problem=problems(max_tables=6), tightness=st.sampled_from([0.9, 0.5, 0.1, 0.01]))
 def test_what_is_said_to_be_enough_where_memory_is_short_is_enough(problem: Problem, tightness: float) -> None:
     need = sum(problem.memory_of(table).total for table in problem.tables)

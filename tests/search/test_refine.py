@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
-from service.domain.plan import Constraints, Problem, memory_on_devices, tiling_faults
+from service.domain.plan import Constraints, Problem, memory_on_devices, tables_on_devices, tiling_faults
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.catalogue import Piece
@@ -23,6 +23,7 @@ from service.search.proofs import check_feasible
 from service.search.refine import Refinement
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search.strategies import problems
 
@@ -47,7 +48,9 @@ def simulated(holdings: Holdings) -> int:
 def assert_valid(problem: Problem, holdings: Holdings) -> None:
     shards = shards_of(*holdings.workspace())
     assert not tiling_faults(problem.tables, problem.topology.device_count, shards)
-    for memory, limit in zip(memory_on_devices(problem, shards), problem.topology.memory_bytes, strict=True):
+    for memory, limit in zip(
+        memory_on_devices(problem, tables_on_devices(problem, shards)), problem.topology.memory_bytes, strict=True
+    ):
         assert memory.total <= limit
     constraints = problem.constraints
     dims = {table.name: table.embedding_dim for table in problem.tables}
@@ -57,7 +60,7 @@ def assert_valid(problem: Problem, holdings: Holdings) -> None:
             assert constraints.min_shard_dim <= shard.width <= constraints.max_shard_dim
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(problem=problems(), seed=st.integers(0, 99))
 def test_a_descent_ends_with_a_valid_plan_that_is_expected_to_cost_no_more(problem: Problem, seed: int) -> None:
     holdings = start(problem, seed)
@@ -72,7 +75,7 @@ def test_a_descent_ends_with_a_valid_plan_that_is_expected_to_cost_no_more(probl
     assert_valid(problem, plan.holdings)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=problems(), seed=st.integers(0, 99))
 def test_kicks_keep_plans_valid_and_leave_the_original_alone(problem: Problem, seed: int) -> None:
     holdings = start(problem)

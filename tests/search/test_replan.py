@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible
 from service.domain.moves import held_before, moved_bytes, moves
-from service.domain.plan import Constraints, Problem, Running, Shard, memory_on_devices, tiling_faults
+from service.domain.plan import (
+    Constraints,
+    Problem,
+    Running,
+    Shard,
+    memory_on_devices,
+    tables_on_devices,
+    tiling_faults,
+)
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
 from service.search.algorithms import SEARCHES
@@ -22,6 +30,7 @@ from service.search.proofs import check_feasible
 from service.search.replan import relabelled, replan
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search.strategies import problems
 
@@ -49,7 +58,7 @@ def replanned(problem: Problem, running: Running, algorithm: str = "neuroshard")
     return shards, cost, moved_bytes(moves(problem, running, shards))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=problems(max_tables=6), share=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 def test_moves_no_more_than_it_may_and_is_no_dearer_than_staying(problem: Problem, share: float) -> None:
     limit = int(share * sum(table.weight_bytes for table in problem.tables))
@@ -61,7 +70,9 @@ def test_moves_no_more_than_it_may_and_is_no_dearer_than_staying(problem: Proble
     assert moved <= limit
     assert cost <= before
     assert not tiling_faults(problem.tables, problem.topology.device_count, shards)
-    for memory, most in zip(memory_on_devices(problem, shards), problem.topology.memory_bytes, strict=True):
+    for memory, most in zip(
+        memory_on_devices(problem, tables_on_devices(problem, shards)), problem.topology.memory_bytes, strict=True
+    ):
         assert memory.total <= most
 
 

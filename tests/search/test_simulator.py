@@ -16,12 +16,13 @@ from service.domain.topology import Topology
 from service.search.layout import shards_of
 from service.search.simulator import simulate
 from service.search.workspace import Workspace
+from tests.examples import examples
 from tests.fakes import FakeCommunication, FakeCompute, fake_models
 from tests.search import oracle
 from tests.search.strategies import TABLE_WISE, problems
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=problems(types=TABLE_WISE), seed=st.integers(0, 99))
 def test_batched_costs_equal_those_of_a_scalar_loop(problem: Problem, seed: int) -> None:
     models = fake_models()

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from service.domain.deadline import Deadline
 from service.search.transport import most_unmet
+from tests.examples import examples
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), room=st.lists(st.integers(0, 9), min_size=1, max_size=5))
 def test_the_set_that_lacks_most_is_found(data: st.DataObject, room: list[int]) -> None:
     needs = data.draw(st.lists(st.integers(0, 12), max_size=5))

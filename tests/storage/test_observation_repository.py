@@ -20,6 +20,7 @@ from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
+from tests.examples import examples
 
 REQUEST = {"tables": [{"name": "größe"}], "devices": {"memory_bytes": [1, 1]}}
 
@@ -98,7 +99,7 @@ POSTED = st.lists(
 
 
 @given(posted=POSTED)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_posted_how_often_the_first_of_each_stays(
     store: ObservationStore, engine: Engine, posted: list[list[tuple[int, int, int, float]]]
 ) -> None:

@@ -272,6 +272,21 @@ def test_costs_may_count_in_parts_of_the_size_of_a_task() -> None:
         DreamShardTrainer(MIXED, replace(QUICK, relative_costs=each), predicted_times) for each in (False, True)
     )
     assert _without_seconds(alike.step()) != _without_seconds(relative.step())
+    # Everything on one device, shared among all: the size of a task.
+    sizes = [
+        float(predicted_times([(space, np.zeros(len(space.pieces), int))])[0].plan) / space.device_count
+        for space in MIXED
+    ]
+    assert len({round(size, 3) for size in sizes}) == len(sizes)
+    units, meter = {}, NotingMeter()
+    for each in (False, True):
+        trainer = DreamShardTrainer(MIXED, replace(QUICK, placements=40, relative_costs=each), meter)
+        trainer.step()
+        units[each] = trainer.state()["measured"]["units"].numpy()
+    assert units[False] == pytest.approx(np.mean(sizes), rel=1e-3)
+    size_of = {id(space): size for space, size in zip(MIXED, sizes, strict=True)}
+    assert units[True] == pytest.approx([size_of[id(space)] for space, _ in meter.asked[-1]], rel=1e-3)
+    assert len(set(units[True].tolist())) == len(MIXED)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from service.training.compute_dataset import measured_domain
 from service.training.conformal import conformal_quantiles
 from service.training.error_fit import fit_errors
 from service.training.novelty_fit import fit_novelty
+from tests.examples import examples
 from tests.training.test_compute_training import synthetic
 
 ROWS = 8_000
@@ -98,7 +99,7 @@ def test_rows_that_do_not_count_change_nothing() -> None:
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.integers(0, 3),
     st.lists(st.floats(-9, 9), min_size=2, max_size=2),

@@ -21,6 +21,7 @@ from service.search.tasks import Task
 from service.search.workspace import Workspace
 from service.training import placement_gym
 from service.training.placement_gym import PlacementEnv
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search import oracle
 from tests.search.strategies import TABLE_WISE, problems
@@ -54,7 +55,7 @@ def test_the_example_of_the_docstring_runs() -> None:
     assert (found.attempted > 10, found.failed) == (True, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(drawn=st.lists(problems(max_tables=5, types=TABLE_WISE), min_size=1, max_size=3), seed=st.integers(0, 999))
 def test_an_agent_that_draws_legal_devices_earns_what_its_plan_costs(drawn: list[Problem], seed: int) -> None:
     env = PlacementEnv(_tasks(*drawn), COST)

@@ -21,6 +21,7 @@ from service.domain.topology import Topology
 from service.usecases.intervals import PlanIntervals, plan_intervals
 from service.usecases.make_plan import make_plan
 from tests.cost_models.small_model import small_communication, small_model, weights
+from tests.examples import examples
 from tests.fakes import FakeCommunication, FakeCompute, fake_models
 from tests.search.strategies import problems
 
@@ -57,7 +58,7 @@ def stepped(compute: Sequence[float], transfer: float = 2.0) -> list[DeviceCost]
     return [DeviceCost(c, c / 2, latest - 1.5 * c - 1.0, transfer, 1.0) for c in compute]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=problems(max_tables=8), real=st.booleans())
 def test_what_is_predicted_is_inside_and_the_same_plan_has_the_same_intervals(problem: Problem, real: bool) -> None:
     models = CostModels(small_model(), small_communication()) if real else fake_models()
@@ -117,7 +118,7 @@ def test_one_device_exchanges_nothing() -> None:
     assert device.forward_wait == device.forward_transfer == device.backward_comm == (0.0, 0.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(pooling=st.integers(0, 60), dim=st.sampled_from([4, 64, 128]), devices=st.integers(1, 4))
 def test_tables_that_are_less_alike_have_wider_intervals(pooling: int, dim: int, devices: int) -> None:
     models = CostModels(small_model(), small_communication())

@@ -8,12 +8,13 @@ from service.domain.errors import Infeasible
 from service.domain.plan import Algorithm, Problem, tiling_faults
 from service.search.algorithms import SEARCHES
 from service.usecases.make_plan import make_plan
+from tests.examples import examples
 from tests.fakes import fake_models
 from tests.search import feasibility_oracle as oracle
 from tests.search.strategies import bound_problems
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problem=bound_problems(), algorithm=st.sampled_from(list(SEARCHES)))
 def test_a_plan_keeps_all_rules_and_is_found_exactly_where_there_is_one(problem: Problem, algorithm: Algorithm) -> None:
     try:
