@@ -47,7 +47,14 @@ from shardwright_client.plans import (
     ShardsEstimateRequest,
     StoredEstimateRequest,
 )
-from shardwright_client.profiles import MeasuredWidth, Profile, Profiles, ProfilesProgress, ProfilesRequest
+from shardwright_client.profiles import (
+    MeasuredTable,
+    MeasuredWidth,
+    Profile,
+    Profiles,
+    ProfilesProgress,
+    ProfilesRequest,
+)
 from shardwright_client.tables import (
     Constraints,
     DataType,
@@ -80,6 +87,7 @@ __all__ = [
     "Interval",
     "InvalidArgument",
     "InvalidRequest",
+    "MeasuredTable",
     "MeasuredWidth",
     "Memory",
     "Models",

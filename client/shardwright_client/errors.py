@@ -35,11 +35,13 @@ class Fault:
         pointer: JSON pointer (RFC 6901) to the field at fault.
         message: what is wrong and what would be right.
         table: name of the table concerned, where there is one.
+        parameter: name of the query parameter at fault, where it is one.
     """
 
     pointer: str
     message: str
     table: str | None = None
+    parameter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

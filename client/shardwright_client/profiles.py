@@ -26,6 +26,33 @@ class ProfilesRequest(FromJson):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredTable(FromJson):
+    """What is measured: a table apart from its name and what is known of its indices.
+
+    Attributes:
+        hardware: what it is measured on.
+        num_embeddings: rows.
+        embedding_dim: columns.
+        pooling_factor: mean lookups a sample, summed over the table's features.
+        num_features: features that share the table.
+        pooling_mode: how the looked-up rows of a sample are combined.
+        data_type: precision of the weights.
+        global_batch_size: samples in a step, over all devices.
+        optimizer: fused into the backward pass.
+    """
+
+    hardware: str
+    num_embeddings: int
+    embedding_dim: int
+    pooling_factor: float
+    num_features: int
+    pooling_mode: str
+    data_type: str
+    global_batch_size: int
+    optimizer: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredWidth(FromJson):
     """What was measured of a table at one width.
 
@@ -49,6 +76,7 @@ class Profile(FromJson):
     Attributes:
         table: name of the table in the request.
         profile_id: the same for every request with this table, batch, optimizer and hardware.
+        measures: what that is.
         state: ``queued``, ``running``, ``measured``, ``parked`` (every try failed) or ``expired`` (ask again).
         attempts: tries begun.
         error: why the last try failed; None where none did.
@@ -62,6 +90,7 @@ class Profile(FromJson):
 
     table: str
     profile_id: str
+    measures: MeasuredTable
     state: str
     attempts: int
     error: str | None

@@ -35,6 +35,7 @@ ANSWERED = {
     "ProfilesAnswer": package.Profiles,
     "ProfilesProgress": package.ProfilesProgress,
     "ProfileAnswer": package.Profile,
+    "Measured": package.MeasuredTable,
     "WidthAnswer": package.MeasuredWidth,
 }
 ASKED = {
