@@ -50,8 +50,10 @@ from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from service.supervision import build_supervisor, supervised
 from service.telemetry import logging as structured_logging
+from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
 from service.telemetry.queue_metrics import QueueCollector
+from service.telemetry.state_metrics import MemoryCollector, ReadinessCollector
 from service.telemetry.training_metrics import TrainingCollector
 from service.usecases import retention
 from service.usecases.model_versions import write_down
@@ -120,7 +122,8 @@ def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | No
         metrics.planner_deaths,
     )
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(database(settings))
+        traces = stack.enter_context(_traces())
+        engine = stack.enter_context(database(settings, metrics.embedded_restarts.inc))
         stack.enter_context(pool)
         migrate.upgrade(engine)
         metrics.add(QueueCollector(WorkerRepository(engine, settings.worker_stalled_s).queue_state))
@@ -159,7 +162,27 @@ def running_app(settings: Settings, factory: str = MODEL_STORE, worker: str | No
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
         stack.enter_context(PromotionWatch(engine, models.follow, settings.promotion_poll_s))
-        yield create_app(services)
+        metrics.add(ReadinessCollector(services.checks))
+        limit = settings.memory_limit_gib
+        metrics.add(MemoryCollector(pool.pids, None if limit is None else int(limit * 2**30)))
+        app = create_app(services)
+        if traces:
+            traces.watch_requests(app)
+        yield app
+
+
+@contextlib.contextmanager
+def _traces() -> Iterator[tracing.Tracing | None]:
+    """Spans of the database's statements and of what else is watched, where the environment asks for traces."""
+    traces = tracing.start()
+    if traces is None:
+        yield None
+        return
+    traces.watch_database()
+    try:
+        yield traces
+    finally:
+        traces.end()
 
 
 def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions: PromotionStore) -> None:
@@ -193,29 +216,36 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
 
 
 @contextlib.contextmanager
-def database(settings: Settings) -> Iterator[Engine]:
+def database(settings: Settings, restarted: Callable[[], None] = lambda: None) -> Iterator[Engine]:
     """An engine on the database of the settings, the embedded one started where they name none.
+
+    Args:
+        settings: of the service.
+        restarted: called whenever the embedded one was gone and runs again.
 
     Raises:
         ShardwrightError: the embedded one does not start, or the URL is malformed.
     """
     with contextlib.ExitStack() as stack:
-        url = settings.database_url or stack.enter_context(_embedded(EmbeddedPostgres(settings.data_dir)))
+        url = settings.database_url or stack.enter_context(_embedded(EmbeddedPostgres(settings.data_dir), restarted))
         engine = build_engine(url)
         stack.callback(engine.dispose)
         yield engine
 
 
 @contextlib.contextmanager
-def _embedded(server: EmbeddedPostgres) -> Iterator[str]:
+def _embedded(server: EmbeddedPostgres, restarted: Callable[[], None]) -> Iterator[str]:
     """The URL of the embedded server, which is started again if it is killed meanwhile."""
     with server as url:
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(_EMBEDDED_CHECK_S):
+                launches = server.launches
                 try:
                     server.start()
+                    if server.launches > launches:
+                        restarted()
                 except ShardwrightError as error:
                     _log.error("the embedded database does not start", extra={"fields": {"cause": error.detail}})
 

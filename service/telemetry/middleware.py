@@ -15,8 +15,17 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _HEADER = b"x-request-id"
+_NOTES = "shardwright.notes"
 
 _log = logging.getLogger("service.access")
+
+
+def note(scope: Scope, **members: str) -> None:
+    """Adds members to the access line of the request of a scope, for example ``caller``; secrets are none of them.
+
+    ``problem``, one of the kinds of problem details, is counted too.
+    """
+    scope.setdefault(_NOTES, {}).update(members)
 
 
 class RequestTelemetry:
@@ -33,6 +42,7 @@ class RequestTelemetry:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
+        scope[_NOTES] = {}
         request_id = begin_request(_given(scope)).encode()
 
         async def tagged(message: Message) -> None:
@@ -50,6 +60,8 @@ class RequestTelemetry:
     def _done(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None)
         self._metrics.request_done(scope["method"], route, status, seconds)
+        if "problem" in scope[_NOTES]:
+            self._metrics.problem_answered(scope[_NOTES]["problem"])
         fields = {
             "method": scope["method"],
             "path": scope["path"],
@@ -57,6 +69,7 @@ class RequestTelemetry:
             "status": status,
             "duration_ms": round(seconds * 1000, 3),
             "client": (scope.get("client") or [None])[0],
+            **scope[_NOTES],
         }
         _log.info("request", extra={"fields": fields})
 
