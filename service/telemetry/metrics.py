@@ -3,7 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.registry import Collector
 
 from service.domain.plan import Algorithm

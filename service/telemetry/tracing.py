@@ -4,7 +4,6 @@
 else OpenTelemetry reads from the environment (sampler, headers, service name, batches) holds as well.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,8 +18,6 @@ _SERVICE = "shardwright"
 # Probes and scrapes would be most of all traces.
 _UNTRACED = "healthz,readyz,metrics"
 
-_log = logging.getLogger(__name__)
-
 Carrier = Mapping[str, str]
 """A span's identity on its way to another process: W3C's ``traceparent`` and ``tracestate``; empty for none."""
 
@@ -33,11 +30,10 @@ class Tracing:
         self._provider = provider
 
     def watch_database(self) -> None:
-        """Has each engine that is made from now on make a span for every statement; parameters are left out."""
-        from opentelemetry.instrumentation.sqlalchemy import SQLAlchemyInstrumentor
+        """Makes a span for each statement of connections that are opened from now on; parameters are left out."""
+        from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor
 
-        # It names SQLAlchemy below 2.1; the events that it listens to are the same in 2.1.
-        SQLAlchemyInstrumentor().instrument(tracer_provider=self._provider, skip_dep_check=True)
+        PsycopgInstrumentor().instrument(tracer_provider=self._provider)
 
     def watch_requests(self, app: "FastAPI") -> None:
         """Makes a span for each request to an application, the child of the caller's where it has one."""
@@ -58,10 +54,10 @@ class Tracing:
 
     def end(self) -> None:
         """Sends what was not sent yet, and stops watching."""
-        from opentelemetry.instrumentation.sqlalchemy import SQLAlchemyInstrumentor
+        from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor
 
-        if SQLAlchemyInstrumentor().is_instrumented_by_opentelemetry:
-            SQLAlchemyInstrumentor().uninstrument()
+        if PsycopgInstrumentor().is_instrumented_by_opentelemetry:
+            PsycopgInstrumentor().uninstrument()
         self._provider.shutdown()
 
 
@@ -80,8 +76,11 @@ def start() -> Tracing | None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from service.telemetry.trace_sampling import OfRequests
+
     given = os.environ.get("OTEL_SERVICE_NAME")
     provider = TracerProvider(resource=Resource.create({} if given else {"service.name": _SERVICE}))
+    provider.sampler = OfRequests(provider.sampler)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracing(provider)
 
@@ -97,6 +96,12 @@ def current_span() -> Carrier:
     return carrier
 
 
+def current_trace_id() -> str:
+    """Id of the trace that the current span is of, 32 hexadecimal digits; empty where there is none."""
+    _, _, rest = current_span().get("traceparent", "").partition("-")
+    return rest.partition("-")[0]
+
+
 def span_in(tracing: Tracing | None, name: str, parent: Carrier) -> AbstractContextManager[None]:
-    """A span where there is tracing, nothing where there is none."""
-    return tracing.span(name, parent) if tracing else nullcontext()
+    """A span where there are tracing and a parent, else nothing."""
+    return tracing.span(name, parent) if tracing and parent else nullcontext()

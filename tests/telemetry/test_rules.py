@@ -157,7 +157,8 @@ def test_queries_are_of_metrics_that_a_running_service_has(client: httpx.Client,
     queries = dashboard_queries() if where is DASHBOARD else [str(rule["expr"]) for rule in alert_rules()]
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", client.get("/metrics").text, re.MULTILINE))
     known = set(kinds)
-    known |= {name + end for name, kind in kinds.items() if kind == "histogram" for end in ("_bucket", "_sum", "_count")}
+    ends = ("_bucket", "_sum", "_count")
+    known |= {name + end for name, kind in kinds.items() if kind == "histogram" for end in ends}
     named = set().union(*map(_metrics, queries))
     assert len(named) > 15
     assert named <= known
