@@ -24,8 +24,8 @@ def free_port() -> int:
 class Served:
     """A service that answers, and what it writes to its log."""
 
-    def __init__(self, log: Path, **settings: str) -> None:
-        self.port, self.log = free_port(), log
+    def __init__(self, log: Path, port: int = 0, **settings: str) -> None:
+        self.port, self.log = port or free_port(), log
         environment = clean_environment(PORT=str(self.port), SHARDWRIGHT_PLANNER_PROCESSES="1", **settings)
         with log.open("w") as errors:
             self.process = subprocess.Popen(
@@ -47,9 +47,9 @@ class Served:
 
 
 @contextmanager
-def serving(log: Path, **settings: str) -> Iterator[Served]:
+def serving(log: Path, port: int = 0, **settings: str) -> Iterator[Served]:
     """A service that answers; it is stopped at the end, if it was not before."""
-    served = Served(log, **settings)
+    served = Served(log, port, **settings)
     try:
         wait_for(served.answers, PATIENCE_S)
         yield served
