@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError, StorageUnavailable
 from service.telemetry.logging import current_request_id
-from service.telemetry.middleware import note
+from service.telemetry.middleware import note_problem
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:shardwright:problem:"
@@ -170,10 +170,10 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ShardwrightError):
         raise error
     if error.kind not in _STATUS:
-        note(request.scope, problem="internal_error")
+        note_problem(request.scope, "internal_error")
         _log.error("unmapped error", extra={"fields": {"kind": error.kind, "exception": error.detail}})
         return _response(_internal())
-    note(request.scope, problem=error.kind)
+    note_problem(request.scope, error.kind)
     detail = public_detail(error)
     if detail != error.detail:
         _log.warning("refused: %s", detail, extra={"fields": {"kind": error.kind, "cause": error.detail}})
@@ -184,7 +184,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     kind = _HTTP_KINDS.get(error.status_code, _OTHER_HTTP)
-    note(request.scope, problem=kind)
+    note_problem(request.scope, kind)
     detail = f"{request.method} {request.url.path}: {error.detail}"
     return _response(_details(kind, error.status_code, detail, current_request_id()), error.headers)
 
@@ -213,11 +213,11 @@ class UnexpectedErrors:
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
-            note(scope, problem=CLIENT_CLOSED_REQUEST)
+            note_problem(scope, CLIENT_CLOSED_REQUEST)
             problem = _details(CLIENT_CLOSED_REQUEST, _CLIENT_CLOSED_REQUEST, "", current_request_id())
             await _response(problem)(scope, receive, send)
         except Exception:
-            note(scope, problem="internal_error")
+            note_problem(scope, "internal_error")
             _log.exception("unexpected error")
             if started:
                 raise

@@ -15,17 +15,14 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _HEADER = b"x-request-id"
-_NOTES = "shardwright.notes"
+_PROBLEM = "problem"
 
 _log = logging.getLogger("service.access")
 
 
-def note(scope: Scope, **members: str) -> None:
-    """Adds members to the access line of the request of a scope, for example ``caller``; secrets are none of them.
-
-    ``problem``, one of the kinds of problem details, is counted too.
-    """
-    scope.setdefault(_NOTES, {}).update(members)
+def note_problem(scope: Scope, kind: str) -> None:
+    """Has the request of a scope logged and counted as answered with a problem of a kind, one of a closed set."""
+    scope[_PROBLEM] = kind
 
 
 class RequestTelemetry:
@@ -42,7 +39,6 @@ class RequestTelemetry:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
-        scope[_NOTES] = {}
         request_id = begin_request(_given(scope)).encode()
 
         async def tagged(message: Message) -> None:
@@ -60,8 +56,9 @@ class RequestTelemetry:
     def _done(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None)
         self._metrics.request_done(scope["method"], route, status, seconds)
-        if "problem" in scope[_NOTES]:
-            self._metrics.problem_answered(scope[_NOTES]["problem"])
+        problem = scope.get(_PROBLEM)
+        if problem:
+            self._metrics.problem_answered(problem)
         fields = {
             "method": scope["method"],
             "path": scope["path"],
@@ -69,7 +66,7 @@ class RequestTelemetry:
             "status": status,
             "duration_ms": round(seconds * 1000, 3),
             "client": (scope.get("client") or [None])[0],
-            **scope[_NOTES],
+            "problem": problem,
         }
         _log.info("request", extra={"fields": fields})
 
