@@ -1,5 +1,6 @@
 """Metrics of the state that the service is in, looked at once a scrape."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -8,6 +9,8 @@ import psutil
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+_log = logging.getLogger(__name__)
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -18,7 +21,7 @@ class _Check(Protocol):
 
 
 class ReadinessCollector(Collector):
-    """Shows what /readyz says; its parts are the closed set of labels."""
+    """Shows what /readyz says; its parts are the closed set of labels. A part that cannot be looked at is not ready."""
 
     def __init__(self, checks: Mapping[str, Callable[[], _Check]]) -> None:
         """Looks at nothing yet."""
@@ -32,8 +35,16 @@ class ReadinessCollector(Collector):
         """Each part as it is now."""
         ready = GaugeMetricFamily("shardwright_ready", "Whether a part of the service can be used.", labels=["part"])
         for part, check in self._checks.items():
-            ready.add_metric([part], check().usable)
+            ready.add_metric([part], _usable(part, check))
         yield ready
+
+
+def _usable(part: str, check: Callable[[], _Check]) -> bool:
+    try:
+        return check().usable
+    except Exception as error:
+        _log.warning("a part cannot be looked at", extra={"fields": {"part": part, "cause": str(error)}})
+        return False
 
 
 class MemoryCollector(Collector):

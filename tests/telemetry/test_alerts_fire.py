@@ -57,7 +57,7 @@ class Watch:
         name, deadline = f"Shardwright{alert}", time.monotonic() + PATIENCE_S
         assert name not in self.prometheus.firing()
         while name not in self.prometheus.firing():
-            assert time.monotonic() < deadline, f"{name} does not fire"
+            assert time.monotonic() < deadline, f"{name} does not fire, {self.prometheus.firing()} do"
             cause()
             time.sleep(0.5)
         self.fired.add(name)
@@ -108,10 +108,10 @@ def _nothing() -> None:
 
 
 def _what_requests_do(watch: Watch, served: Served, store: Path, engine: Engine) -> None:
+    watch.fires("PlannersDying", lambda: _kill_planner(served))
     watch.fires("SlowPlans", lambda: _ask(served, "stuck", time_limit_ms=200))
     watch.fires("HighErrorRate", lambda: _ask(served, "broken"))
     watch.fires("Shedding", lambda: _crowd(served))
-    watch.fires("PlannersDying", lambda: _kill_planner(served))
     wait_for(lambda: _ask(served, "fake").status_code == 200, PATIENCE_S)
     plan = _ask(served, "fake").json()
     watch.fires("PredictionDrift", lambda: _observe_twice_the_cost(served, plan))

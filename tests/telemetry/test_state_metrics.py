@@ -8,9 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
+from service.api.readiness import Check
 from service.storage.workers import WorkerRepository
 from service.telemetry.queue_metrics import QueueCollector
-from service.telemetry.state_metrics import MemoryCollector
+from service.telemetry.state_metrics import MemoryCollector, ReadinessCollector
 from tests.storage.live_worker import live_worker
 
 
@@ -42,3 +43,15 @@ def test_the_last_heartbeat_of_a_hardware_is_that_of_its_freshest_worker(engine:
     age = registry.get_sample_value("shardwright_worker_heartbeat_age_seconds", {"hardware": "made-up"})
     assert age == pytest.approx(100, abs=30)
     assert registry.get_sample_value("shardwright_workers_live", {"hardware": "made-up"}) == 0
+
+
+def test_a_part_that_cannot_be_looked_at_is_not_ready() -> None:
+    def fails() -> Check:
+        raise TimeoutError
+
+    registry = CollectorRegistry()
+    registry.register(ReadinessCollector({"models": lambda: Check(True), "planner": lambda: Check(False), "db": fails}))
+    ready = {
+        part: registry.get_sample_value("shardwright_ready", {"part": part}) for part in ("models", "planner", "db")
+    }
+    assert ready == {"models": 1, "planner": 0, "db": 0}
