@@ -48,6 +48,12 @@ class Settings(BaseSettings):
     )
     max_tables: int = Field(default=5_000, ge=1, description="Most tables in one request.")
     body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
+    memory_limit_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="Memory that the service may take, which only /metrics shows, for an alert; by default that of its "
+        "control group, else the machine's.",
+    )
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
     admin_calls: bool = Field(
         default_factory=lambda given: _is_loopback(given["host"]),

@@ -50,9 +50,11 @@ from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from service.supervision import beside_serving, build_supervisor, supervised
 from service.telemetry import logging as structured_logging
+from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
 from service.telemetry.prompt import PromptReads
 from service.telemetry.queue_metrics import QueueCollector
+from service.telemetry.state_metrics import MemoryCollector, ReadinessCollector
 from service.telemetry.training_metrics import TrainingCollector
 from service.usecases import retention
 from service.usecases.model_versions import write_down
@@ -138,7 +140,8 @@ def running_app(
         metrics.planner_deaths,
     )
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(database(settings, create=True))
+        traces = stack.enter_context(_traces())
+        engine = stack.enter_context(database(settings, create=True, restarted=metrics.embedded_restarts.inc))
         stack.enter_context(pool)
         migrate.upgrade(engine)
         prompt = PromptReads()
@@ -179,7 +182,27 @@ def running_app(
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
         stack.enter_context(PromotionWatch(engine, models.follow, settings.promotion_poll_s))
-        yield create_app(services)
+        metrics.add(ReadinessCollector({**services.checks, "database": prompt.of(services.checks["database"])}))
+        limit = settings.memory_limit_gib
+        metrics.add(MemoryCollector(pool.pids, None if limit is None else int(limit * 2**30)))
+        app = create_app(services)
+        if traces:
+            traces.watch_requests(app)
+        yield app
+
+
+@contextlib.contextmanager
+def _traces() -> Iterator[tracing.Tracing | None]:
+    """Spans of the database's statements and of what else is watched, where the environment asks for traces."""
+    traces = tracing.start()
+    if traces is None:
+        yield None
+        return
+    traces.watch_database()
+    try:
+        yield traces
+    finally:
+        traces.end()
 
 
 def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions: PromotionStore) -> None:
@@ -214,12 +237,15 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
 
 
 @contextlib.contextmanager
-def database(settings: Settings, create: bool = False) -> Iterator[Engine]:
+def database(
+    settings: Settings, create: bool = False, restarted: Callable[[], None] = lambda: None
+) -> Iterator[Engine]:
     """An engine on the database of the settings, the embedded one started where they name none.
 
     Args:
         settings: of the service.
         create: whether an embedded one may be made where there is none.
+        restarted: called whenever the embedded one was gone and runs again.
 
     Raises:
         NoDatabaseThere: there is no embedded one yet, and none may be made.
@@ -232,21 +258,24 @@ def database(settings: Settings, create: bool = False) -> Iterator[Engine]:
                 f"there is no database in {settings.data_dir.absolute()}: give the folder that `shardwright serve` or "
                 "`shardwright profile` had as --data-dir, or set DATABASE_URL; `shardwright db upgrade` makes a new one"
             )
-        url = settings.database_url or stack.enter_context(_embedded(server))
+        url = settings.database_url or stack.enter_context(_embedded(server, restarted))
         engine = build_engine(url)
         stack.callback(engine.dispose)
         yield engine
 
 
 @contextlib.contextmanager
-def _embedded(server: EmbeddedPostgres) -> Iterator[str]:
+def _embedded(server: EmbeddedPostgres, restarted: Callable[[], None]) -> Iterator[str]:
     """The URL of the embedded server, which is started again if it is killed meanwhile."""
     url, over = server.start(), threading.Event()
 
     def watch() -> None:
         while not over.wait(_EMBEDDED_CHECK_S):
+            launches = server.launches
             try:
                 server.start()
+                if server.launches > launches:
+                    restarted()
             except ShardwrightError as error:
                 _log.error("the embedded database does not start", extra={"fields": {"cause": error.detail}})
 

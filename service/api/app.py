@@ -41,6 +41,7 @@ def create_app(services: Services) -> FastAPI:
 
     app = _bare_app(lifespan)
     app.state.services = services
+    services.metrics.problems_known(problems.kinds())
     app.add_middleware(problems.UnexpectedErrors)
     app.add_middleware(RequestTelemetry, metrics=services.metrics)
     return app

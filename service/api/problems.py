@@ -13,9 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError, StorageUnavailable
 from service.telemetry.logging import current_request_id
+from service.telemetry.middleware import note_problem
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:shardwright:problem:"
+CLIENT_CLOSED_REQUEST = "client_closed_request"
 MAX_FAULTS = 1_000
 """Most faults in one answer; ``fault_count`` has their number."""
 
@@ -76,6 +78,7 @@ _POINTERS: Final[Mapping[str, str]] = {
     "no_worker": "/hardware",
 }
 
+_OTHER_HTTP = "http_error"
 _HTTP_KINDS: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}
 
 _log = logging.getLogger(__name__)
@@ -103,6 +106,11 @@ class AdminCallsOff(ShardwrightError):
     """A call that changes the service, where such calls are not taken."""
 
     kind = "admin_calls_off"
+
+
+def kinds() -> list[str]:
+    """All kinds of problems that an answer can be, which is a closed set."""
+    return [*_TITLES, _OTHER_HTTP, CLIENT_CLOSED_REQUEST]
 
 
 def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:
@@ -158,12 +166,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_error)
 
 
-async def _on_error(_: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ShardwrightError):
         raise error
     if error.kind not in _STATUS:
-        _log.error("unmapped error %s: %s", error.kind, error.detail)
+        note_problem(request.scope, "internal_error")
+        _log.error("unmapped error", extra={"fields": {"kind": error.kind, "exception": error.detail}})
         return _response(_internal())
+    note_problem(request.scope, error.kind)
     detail = public_detail(error)
     if detail != error.detail:
         _log.warning("refused: %s", detail, extra={"fields": {"kind": error.kind, "cause": error.detail}})
@@ -173,7 +183,8 @@ async def _on_error(_: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    kind = _HTTP_KINDS.get(error.status_code, "http_error")
+    kind = _HTTP_KINDS.get(error.status_code, _OTHER_HTTP)
+    note_problem(request.scope, kind)
     detail = f"{request.method} {request.url.path}: {error.detail}"
     return _response(_details(kind, error.status_code, detail, current_request_id()), error.headers)
 
@@ -202,9 +213,11 @@ class UnexpectedErrors:
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
-            problem = _details("client_closed_request", _CLIENT_CLOSED_REQUEST, "", current_request_id())
+            note_problem(scope, CLIENT_CLOSED_REQUEST)
+            problem = _details(CLIENT_CLOSED_REQUEST, _CLIENT_CLOSED_REQUEST, "", current_request_id())
             await _response(problem)(scope, receive, send)
         except Exception:
+            note_problem(scope, "internal_error")
             _log.exception("unexpected error")
             if started:
                 raise

@@ -68,6 +68,9 @@ class EmbeddedPostgres:
     folders above it and above the binaries get the search permission for others (``o+x``, not reading) if they lack it.
     """
 
+    launches = 0
+    """Times that this handle has started the server's process."""
+
     def __init__(self, data_dir: Path, start_timeout_s: float = 300.0) -> None:
         """Prepares a handle; touches nothing.
 
@@ -229,6 +232,7 @@ class EmbeddedPostgres:
         seconds = max(1, round(deadline - time.monotonic()))
         try:
             self._control(account, "start", "-o", options, "-l", str(self._log), "-t", str(seconds))
+            self.launches += 1
         except EmbeddedServerFailed as error:
             # Sessions outlive a killed server for a moment.
             if not any("shared memory block" in line and "still in use" in line for line in error.data["log"][-4:]):

@@ -47,6 +47,12 @@ _WAITING = text(
 _STALLED = text(
     f"SELECT hardware, count(*) FROM profiles WHERE state IN ('queued', 'running') AND NOT {CARRIED} GROUP BY hardware"  # noqa: S608
 )
+_HEARTBEAT = text(
+    """
+    SELECT hardware, extract(epoch FROM now() - max(last_heartbeat))
+    FROM workers JOIN procrastinate_workers USING (id) GROUP BY hardware
+    """
+)
 _LIVE = text(
     f"SELECT hardware, count(*) FILTER (WHERE id IN ({LIVE_WORKER})) FROM workers GROUP BY hardware"  # noqa: S608
 )
@@ -63,6 +69,7 @@ class QueueState:
         oldest_s: seconds since the oldest profile that waits or is measured was asked for.
         stalled: profiles whose job is gone or with a worker without heartbeats.
         live_workers: workers with a heartbeat; 0 where there was one within days.
+        heartbeat_s: seconds since the last heartbeat of any worker that has not been noted as gone.
     """
 
     profiles: Mapping[tuple[str, str], int]
@@ -71,6 +78,7 @@ class QueueState:
     oldest_s: Mapping[str, float]
     stalled: Mapping[str, int]
     live_workers: Mapping[str, int]
+    heartbeat_s: Mapping[str, float]
 
 
 class WorkerRepository:
@@ -140,6 +148,7 @@ class WorkerRepository:
             states = connection.execute(_STATES).all()
             pruned = connection.execute(_PRUNED).all()
             live = {hardware: int(count) for hardware, count in connection.execute(_LIVE, self._alive)}
+            heartbeat = {hardware: float(age) for hardware, age in connection.execute(_HEARTBEAT)}
             waiting = {hardware: float(age) for hardware, age in connection.execute(_WAITING)}
             stalled = {hardware: int(count) for hardware, count in connection.execute(_STALLED, self._alive)}
         known = {hardware for hardware, *_ in [*states, *pruned]} | set(live)
@@ -154,4 +163,5 @@ class WorkerRepository:
             oldest_s={hardware: waiting.get(hardware, 0.0) for hardware in known},
             stalled={hardware: stalled.get(hardware, 0) for hardware in known},
             live_workers={hardware: live.get(hardware, 0) for hardware in known},
+            heartbeat_s=heartbeat,
         )

@@ -256,3 +256,5 @@ def test_an_embedded_database_that_is_killed_comes_back_by_itself(used_dir: Path
         wait_for(lambda: served.client.get("/readyz").status_code == 200 and _postgres_runs(used_dir), PATIENCE_S)
         wait_for(lambda: served.client.get(f"/plans/{plan['plan_id']}").status_code == 200, PATIENCE_S)
         assert served.client.get(f"/plans/{plan['plan_id']}").json() == plan
+        counted = "shardwright_embedded_database_restarts_total 1.0"
+        wait_for(lambda: counted in served.client.get("/metrics").text)
