@@ -269,7 +269,7 @@ def one_machine() -> Iterator[tuple[Machine, httpx.Client]]:
         shutil.copytree(SHIPPED, folder / "models" / HARDWARE)
         engine = build_engine(url)
         upgrade(engine)
-        compute, communication = read_measurements(SHIPPED / "measurements" / "measurements.json.gz")
+        compute, communication = read_measurements(str(SHIPPED / "measurements" / "measurements.json.gz"))
         store = MeasurementRepository(engine)
         store.add_compute_many(compute)
         store.add_communication_many(communication)

@@ -60,7 +60,9 @@ def outcomes(engine: Engine) -> list[Outcome]:
 
 def jobs(engine: Engine) -> int:
     with engine.connect() as connection:
-        return connection.scalar(text("SELECT count(*) FROM procrastinate_jobs")) or 0
+        return (
+            connection.scalar(text("SELECT count(*) FROM procrastinate_jobs WHERE task_name = 'retrain_at_night'")) or 0
+        )
 
 
 def wait_until_stuck(engine: Engine, supervisor: Supervised) -> int:
@@ -79,6 +81,7 @@ def failure(engine: Engine) -> Outcome:
     return failed
 
 
+@pytest.mark.slow
 def test_two_supervisors_of_a_hardware_train_once_a_night_and_again_the_next(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
@@ -104,13 +107,16 @@ def test_two_supervisors_of_a_hardware_train_once_a_night_and_again_the_next(
 
 @pytest.mark.parametrize(
     ("planted", "timeout_h", "said"),
-    [(CRASHES, "1", "SIGABRT, as by a crash"), (STUCK, "0.002", "longer than 0.002 h")],
+    [
+        (CRASHES, "1", "SIGABRT, as by a crash"),
+        pytest.param(STUCK, "0.0015", "longer than 0.0015 h", marks=pytest.mark.slow),
+    ],
 )
 def test_a_training_that_crashes_or_takes_too_long_leaves_its_reason_and_the_worker(
     engine: Engine, database_url: str, tmp_path: Path, planted: str, timeout_h: str, said: str
 ) -> None:
     nightly = {"SHARDWRIGHT_NIGHTLY_CRON": cron(), "SHARDWRIGHT_NIGHTLY_TIMEOUT_H": timeout_h, NIGHT: planted}
-    with supervised(database_url, tmp_path, **nightly):
+    with supervised(database_url, tmp_path, 1, HARDWARE, **nightly):
         wait_for(lambda: len(worker_pids(engine)) == 1, PATIENCE_S)
         (worker,) = worker_pids(engine)
         assert said in failure(engine).reason
@@ -122,11 +128,12 @@ def test_a_training_that_crashes_or_takes_too_long_leaves_its_reason_and_the_wor
     assert len(outcomes(engine)) == 2
 
 
+@pytest.mark.slow
 def test_a_stop_ends_the_training_says_so_and_the_next_night_trains(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     quick = {"SHARDWRIGHT_WORKER_SHUTDOWN_S": "0.5", "SHARDWRIGHT_NIGHTLY_CRON": cron(2), NIGHT: STUCK}
-    with supervised(database_url, tmp_path, **quick) as supervisor:
+    with supervised(database_url, tmp_path, 1, HARDWARE, **quick) as supervisor:
         training = wait_until_stuck(engine, supervisor)
         began = time.monotonic()
         assert supervisor.stop() == 0
@@ -140,7 +147,8 @@ def test_a_stop_ends_the_training_says_so_and_the_next_night_trains(
 def test_a_killed_worker_ends_the_training_which_is_found_and_not_begun_again_that_night(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    with supervised(database_url, tmp_path, SHARDWRIGHT_NIGHTLY_CRON=cron(), **{NIGHT: STUCK}) as supervisor:
+    nightly = {"SHARDWRIGHT_NIGHTLY_CRON": cron(), NIGHT: STUCK}
+    with supervised(database_url, tmp_path, 1, HARDWARE, **nightly) as supervisor:
         training = wait_until_stuck(engine, supervisor)
         (worker,) = worker_pids(engine)
         kill(worker)
@@ -154,11 +162,13 @@ def test_a_killed_worker_ends_the_training_which_is_found_and_not_begun_again_th
     assert begun(supervisor.notes).count(HARDWARE) == 1
 
 
+@pytest.mark.slow
 def test_heartbeats_go_on_and_profiles_wait_while_a_night_trains(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     quick = {"SHARDWRIGHT_WORKER_SHUTDOWN_S": "0.5", "SHARDWRIGHT_WORKER_STALLED_S": "1"}
-    with supervised(database_url, tmp_path, SHARDWRIGHT_NIGHTLY_CRON=cron(), **quick, **{NIGHT: STUCK}) as supervisor:
+    nightly = {"SHARDWRIGHT_NIGHTLY_CRON": cron(), NIGHT: STUCK}
+    with supervised(database_url, tmp_path, 1, HARDWARE, **quick, **nightly) as supervisor:
         wait_until_stuck(engine, supervisor)
         asked = profile()
         ProfileRepository(engine).queue_new([asked], "someone", TERMS)
