@@ -225,6 +225,8 @@ def _part(rows: Sequence[ComputeMeasurement], part: Split, new: bool) -> list[Co
 def report(machine: Machine, night: Night) -> list[str]:
     """What is to be told, as Markdown."""
     states = ", ".join(f"{number} {state}" for state, number in sorted(profiles(machine).items()))
+    measured = MeasurementRepository(machine.engine).compute(HARDWARE)
+    noisy = sum(NOISY in row.environment for row in measured if row.campaign.startswith(QUEUE_PREFIX))
     versions = [plan["models"][COMPUTE] for plan in (night.before, night.after)]
     costs = [f"{plan['max_cost_ms']:.1f} ms" for plan in (night.before, night.after)]
     told = (
@@ -237,7 +239,7 @@ def report(machine: Machine, night: Night) -> list[str]:
         "",
         *(__doc__ or "").split("Run:")[0].strip().splitlines()[2:],
         "",
-        f"New tables: {states}.",
+        f"New tables: {states}. {noisy} of their measurements were noisy, and are left out.",
         told,
         "",
         "## Error of the total compute cost (MAPE)",
