@@ -5,7 +5,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from croniter import CroniterError, croniter
+from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -129,6 +130,12 @@ class Settings(BaseSettings):
         description="Interquartile range of a measurement's repeats, relative to their median, above which they "
         "disagree and training leaves it out.",
     )
+    nightly_cron: str = Field(
+        default="0 2 * * *",
+        description="When workers retrain the models of their hardware, and prune what is old, as cron in UTC; empty "
+        "for never.",
+    )
+    nightly_timeout_h: float = Field(default=6.0, gt=0, description="Most hours that a nightly training may take.")
     nightly_margin: float = Field(
         default=0.01,
         ge=0,
@@ -137,6 +144,18 @@ class Settings(BaseSettings):
         "cost, to be promoted.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("nightly_cron")
+    @classmethod
+    def _cron_that_comes(cls, cron: str) -> str:
+        if cron:
+            try:
+                croniter(cron).get_next()
+            except CroniterError as error:
+                raise ValueError(
+                    f"{cron!r} is no time that comes in cron's form, such as '0 2 * * *': {error}"
+                ) from error
+        return cron
 
     @model_validator(mode="after")
     def _stalled_after_several_heartbeats(self) -> Self:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from service.jobs.measuring import OPERATOR_BENCH, Device, MeasuringSpec
+from service.jobs.nightly import Nightly
 from service.settings import Settings
 from service.storage.claims import ClaimRepository, Retries
+from service.storage.nights import NightRepository
 from service.storage.workers import WorkerRepository
 
 if TYPE_CHECKING:
@@ -28,7 +30,12 @@ def beside_serving(settings: Settings) -> Settings:
 
 
 def build_supervisor(
-    settings: Settings, engine: Engine, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH
+    settings: Settings,
+    engine: Engine,
+    hardware: str,
+    devices: Sequence[Device],
+    nightly: Nightly,
+    bench: str = OPERATOR_BENCH,
 ) -> "Supervisor":
     """A supervisor of one worker a device, on the database of an engine."""
     # Whatever only plans or serves does without the queue's packages.
@@ -45,6 +52,7 @@ def build_supervisor(
             supervisor=name,
             hardware=hardware,
             measuring=MeasuringSpec(device, memory_bytes, settings.profile_noisy_spread, bench),
+            nightly=nightly,
             retries=retries,
             heartbeat_s=settings.worker_heartbeat_s,
             poll_s=settings.worker_poll_s,
@@ -55,7 +63,8 @@ def build_supervisor(
         for device in devices
     ]
     workers = WorkerRepository(engine, settings.worker_stalled_s)
-    return Supervisor(specs, ClaimRepository(engine, retries), workers, settings.worker_sweep_s)
+    nights = NightRepository(engine, settings.worker_stalled_s)
+    return Supervisor(specs, ClaimRepository(engine, retries), nights, workers, settings.worker_sweep_s)
 
 
 @contextlib.contextmanager

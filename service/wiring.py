@@ -28,12 +28,13 @@ from service.api.planning import Planning
 from service.api.profiling import NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
-from service.domain.errors import ShardwrightError, StorageUnavailable
+from service.domain.errors import RetrainingUnderWay, ShardwrightError, StorageUnavailable, UnknownHardware
 from service.domain.profiles import ProfileTerms
 from service.domain.retention import Kept, Retention
-from service.domain.trainings import Outcome
+from service.domain.trainings import MODELS, Outcome
 from service.domain.version_ports import ModelSource, PromotionStore
 from service.jobs.measuring import OPERATOR_BENCH, Device
+from service.jobs.nightly import Nightly
 from service.registry.trained_benches import trained_benches
 from service.settings import Settings
 from service.storage import migrate
@@ -60,6 +61,7 @@ from service.usecases import retention
 from service.usecases.model_versions import write_down
 
 MODEL_STORE = "service.registry.store:ModelStore"
+RETRAIN = "service.wiring:retrain_at_night"
 
 _BACKLOG = 2_048
 _BODIES_PER_THREAD = 4
@@ -152,7 +154,9 @@ def running_app(
         profiles, terms = ProfileRepository(engine), profile_terms(settings)
         novel = stack.enter_context(NovelTables(profiles, terms, settings.profile_novelty, metrics))
         if worker is not None:
-            supervisor = build_supervisor(beside_serving(settings), engine, worker, [Device("cpu")])
+            supervisor = build_supervisor(
+                beside_serving(settings), engine, worker, [Device("cpu")], nightly(settings, engine)
+            )
             stack.enter_context(supervised(supervisor, stopping or threading.Event()))
         planning = Planning(
             models=models,
@@ -217,7 +221,13 @@ def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions:
         _log.warning("which versions were promoted is not known yet", extra={"fields": {"cause": error.detail}})
 
 
-def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH) -> None:
+def work(
+    settings: Settings,
+    hardware: str,
+    devices: Sequence[Device],
+    bench: str = OPERATOR_BENCH,
+    retrain_with: str = RETRAIN,
+) -> None:
     """Supervises one worker a device until SIGTERM or SIGINT, then has them finish or give back their jobs.
 
     Args:
@@ -225,6 +235,7 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
         hardware: whose profiles they measure.
         devices: what they measure on.
         bench: ``module:callable`` that makes the bench, see ``MeasuringSpec``.
+        retrain_with: ``module:callable`` that retrains, see ``Nightly``.
 
     Raises:
         NoDatabaseThere: see ``database``; no request would ever come to a database that this worker made.
@@ -233,7 +244,8 @@ def work(settings: Settings, hardware: str, devices: Sequence[Device], bench: st
     structured_logging.configure(settings.log_level)
     with _stop_signals() as stop, database(settings) as engine:
         migrate.upgrade(engine)
-        build_supervisor(settings, engine, hardware, devices, bench).run(stop.wanted)
+        at_night = nightly(settings, engine, retrain_with)
+        build_supervisor(settings, engine, hardware, devices, at_night, bench).run(stop.wanted)
 
 
 @contextlib.contextmanager
@@ -349,7 +361,7 @@ def retrain(
     from service.registry.store import ModelStore
     from service.storage.measurements import MeasurementRepository
     from service.usecases.retrain import retrain as retrain_models
-    from service.usecases.retraining_works import MODELS, Recipes, Retraining
+    from service.usecases.retraining_works import Recipes, Retraining
 
     # The networks are small: more threads would wait for each other, and keep others from the cores.
     torch.set_num_threads(1)
@@ -364,6 +376,45 @@ def retrain(
         margin=settings.nightly_margin,
     )
     return retrain_models(job, models or MODELS, report)
+
+
+def nightly(settings: Settings, engine: Engine, retrain_with: str = RETRAIN) -> Nightly:
+    """What the workers on the database of an engine do at night."""
+    at_database = settings.model_copy(update={"database_url": engine.url.render_as_string(hide_password=False)})
+    return Nightly(
+        cron=settings.nightly_cron,
+        timeout_s=settings.nightly_timeout_h * 3600,
+        settings=at_database,
+        retrain=retrain_with,
+        prune="service.wiring:prune_at_night",
+    )
+
+
+def retrain_at_night(settings: Settings, hardware: str) -> None:
+    """Retrains all models of a hardware; called in a process of its own.
+
+    Raises:
+        StorageUnavailable: the database cannot be reached.
+    """
+    structured_logging.configure(settings.log_level)
+    try:
+        with database(settings) as engine:
+            retrain(settings, engine, hardware)
+    except (RetrainingUnderWay, UnknownHardware) as error:
+        _log.warning("nothing is retrained this night", extra={"fields": {"cause": error.detail}})
+
+
+def prune_at_night(settings: Settings) -> None:
+    """Deletes what is kept no longer; called in a process of its own.
+
+    Raises:
+        StorageUnavailable: the database cannot be reached.
+        DamagedArtifact: a version in the model store does not say what it was trained on; nothing was deleted.
+    """
+    structured_logging.configure(settings.log_level)
+    with database(settings) as engine:
+        deleted = prune(settings, engine)
+    _log.info("pruned", extra={"fields": {kind.value: count for kind, count in deleted.items()}})
 
 
 def request_limits(settings: Settings) -> Limits:

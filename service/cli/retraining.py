@@ -48,7 +48,7 @@ def retrain(
 
 
 def _refuse_unknown(models: list[str]) -> None:
-    from service.usecases.retraining_works import MODELS
+    from service.domain.trainings import MODELS
 
     for name in models:
         if name not in MODELS:

@@ -8,13 +8,11 @@ import contextlib
 import fcntl
 import importlib
 import os
-import signal
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process, resource_tracker
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -22,14 +20,13 @@ from typing import Any
 
 from service.domain.errors import MeasurementRefused, MemoryIsShort, ShardwrightError
 from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile
+from service.jobs import children
 
 OPERATOR_BENCH = "service.profiling.table_profile:OperatorBench"
 """The real bench."""
 
 Bench = Callable[[TableProfile, int], MeasuredProfile]
 """Measures a profile; its second argument is the position of the first measurement in the profile's campaign."""
-
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 _PATIENCE = 10
@@ -132,19 +129,9 @@ class MeasuringProcess:
             self._process.join()
 
     def _start(self) -> None:
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
+        self._pipe, theirs = Pipe()
         with theirs:
-            process = context.Process(target=main, args=(theirs, self._spec), daemon=True)
-            # Starting this helper would end the block on signals below.
-            resource_tracker.ensure_running()
-            # Signals to the whole group are the worker's matter: it ends this process, or lets it finish.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-            try:
-                process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._process = process
+            self._process = children.start(main, theirs, self._spec)
 
     def _answer(self, call: Any, timeout_s: float) -> Any:
         if self._pipe is None:
@@ -164,13 +151,7 @@ class MeasuringProcess:
     def _how_it_ended(self) -> str:
         if self._process is None:
             return "it did not start"
-        self._process.join(5)
-        code = self._process.exitcode or 0
-        if code >= 0:
-            return f"exit status {code}"
-        name = signal.Signals(-code).name
-        killed = name == "SIGKILL"
-        return f"{name}, perhaps by the kernel because memory ran out" if killed else f"{name}, as by a crash"
+        return children.how_it_ended(self._process)
 
 
 def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
@@ -202,16 +183,7 @@ def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
 
 def _prepare(spec: MeasuringSpec) -> None:
     """Before anything large is loaded: who ends this process, where it runs, and what it sees."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    # Where memory runs out, the kernel takes this process before the worker, the API or the database.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
-    for variable in _THREAD_VARIABLES:
-        os.environ[variable] = "1"
-    if spec.device.cpus:
-        os.sched_setaffinity(0, spec.device.cpus)
+    children.prepare(spec.device.cpus)
     if spec.device.name.startswith("cuda"):
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible_gpu(spec.device)
 
@@ -229,14 +201,6 @@ def _bench(spec: MeasuringSpec) -> Bench:
     make = getattr(importlib.import_module(module), name)
     made: Bench = make(ProfileSettings(kind, spec.memory_bytes, spec.noisy_spread))
     return made
-
-
-def _follow_parent() -> None:
-    """Ends this process with its parent, however that ended and whatever this process is at."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 @contextlib.contextmanager

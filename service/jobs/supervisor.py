@@ -13,6 +13,7 @@ from service.domain.errors import StorageUnavailable
 from service.jobs import worker
 from service.jobs.worker import WorkerSpec
 from service.storage.claims import ClaimRepository
+from service.storage.nights import NightRepository
 from service.storage.workers import WorkerRepository
 
 GRACE_S = 10.0
@@ -34,18 +35,25 @@ class Supervisor:
     """
 
     def __init__(
-        self, specs: Sequence[WorkerSpec], claims: ClaimRepository, workers: WorkerRepository, sweep_s: float
+        self,
+        specs: Sequence[WorkerSpec],
+        claims: ClaimRepository,
+        nights: NightRepository,
+        workers: WorkerRepository,
+        sweep_s: float,
     ) -> None:
         """Starts nothing yet.
 
         Args:
             specs: of the workers, one a device, all with this supervisor's name.
             claims: swept every ``sweep_s`` seconds.
+            nights: swept as well.
             workers: where a worker that ended is noted.
             sweep_s: seconds between sweeps.
         """
         self._places = [_Place(spec) for spec in specs]
         self._claims = claims
+        self._nights = nights
         self._workers = workers
         self._sweep_s = sweep_s
         self._name = specs[0].supervisor
@@ -90,6 +98,8 @@ class Supervisor:
         if swept.queued or swept.parked or swept.expired:
             fields = {"queued": swept.queued, "parked": swept.parked, "expired": swept.expired}
             _log.warning("profiles were found without a live worker, or too old", extra={"fields": fields})
+        for hardware in self._nights.sweep():
+            _log.warning("a nightly training was left by its worker", extra={"fields": {"hardware": hardware}})
         for place in self._places:
             self._end_if_it_hangs(place)
 

@@ -14,6 +14,7 @@ from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.migrate import upgrade
 from service.storage.profiles import ProfileRepository
+from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from tests.api.processes import is_alive, wait_for
 from tests.jobs.made_up import CRASHES, REFUSED, SECONDS, SHORT, STUCK
@@ -30,6 +31,9 @@ from tests.jobs.supervised import (
     supervised,
     worker_pids,
 )
+
+EVERY_FEW_SECONDS = "* * * * * */7"
+"""A cron with seconds: a night is due while the database is away, and another after it."""
 
 
 def lasting(seconds: float, number: int = 0) -> TableProfile:
@@ -115,25 +119,18 @@ def test_killed_workers_lose_nothing_and_store_nothing_twice(engine: Engine, dat
 
 
 @pytest.mark.slow
-def test_a_restarted_database_is_found_again_with_notifications_and_heartbeats(
-    server_folder: Path, tmp_path: Path
+@pytest.mark.parametrize("cron", ["", EVERY_FEW_SECONDS])
+@pytest.mark.parametrize("seconds", [6, 40])
+def test_a_restarted_database_is_found_again_with_notifications_heartbeats_and_nights(
+    server_folder: Path, tmp_path: Path, seconds: int, cron: str
 ) -> None:
-    _through_an_outage(server_folder, tmp_path, 6)
-
-
-@pytest.mark.slow
-def test_a_database_that_was_away_for_long_is_found_again(server_folder: Path, tmp_path: Path) -> None:
-    _through_an_outage(server_folder, tmp_path, 40)
-
-
-def _through_an_outage(server_folder: Path, tmp_path: Path, seconds: float) -> None:
     server = EmbeddedPostgres(server_folder / "var")
     url = server.start()
     engine = build_engine(url)
     try:
         upgrade(engine)
         # Looking seldom: what starts soon was told of by a notification.
-        with supervised(url, tmp_path, SHARDWRIGHT_WORKER_POLL_S="30"):
+        with supervised(url, tmp_path, SHARDWRIGHT_WORKER_POLL_S="30", SHARDWRIGHT_NIGHTLY_CRON=cron) as supervisor:
             work = [lasting(0.4, i) for i in range(20)]
             queued(engine, *work)
             wait_for(lambda: states(engine).get("measured", 0) > 2, PATIENCE_S)
@@ -145,6 +142,10 @@ def _through_an_outage(server_folder: Path, tmp_path: Path, seconds: float) -> N
             late = lasting(0.01, 99)
             queued(engine, late)
             wait_for(lambda: found(engine, late).state is ProfileState.MEASURED, 20)
+            nights = len(TrainingRepository(engine).all("made-up", 1_000))
+            if cron:
+                wait_for(lambda: len(TrainingRepository(engine).all("made-up", 1_000)) > nights, PATIENCE_S)
+            assert supervisor.stop() == 0
         assert states(engine) == {"measured": 21}
         all_is_right(engine)
     finally:

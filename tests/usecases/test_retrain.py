@@ -41,6 +41,7 @@ from tests.usecases.made_up_nights import (
     combinations,
     earlier,
     exchanges,
+    inverted,
     later,
     night,
 )
@@ -96,18 +97,8 @@ def test_a_night_of_new_tables_is_promoted_and_the_next_plan_errs_less(first: Ni
     assert plan.models == {COMPUTE: SECOND, COMMUNICATION: f"{HARDWARE}/{COMMUNICATION}/1"}
 
 
-def _inverted(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
-    """What is dear is measured as cheap, and the other way round, about the middle of all."""
-    forward, backward = (
-        float(np.median([getattr(row, part) for row in rows])) for part in ("forward_ms", "backward_ms")
-    )
-    return [
-        replace(row, forward_ms=forward**2 / row.forward_ms, backward_ms=backward**2 / row.backward_ms) for row in rows
-    ]
-
-
 def _inverted_unless_held_out(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
-    return [row if row.split is Split.TEST else bad for row, bad in zip(rows, _inverted(rows), strict=True)]
+    return [row if row.split is Split.TEST else bad for row, bad in zip(rows, inverted(rows), strict=True)]
 
 
 def _slower(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
@@ -118,7 +109,7 @@ def _slower(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
     ("planted", "said"),
     [
         (_inverted_unless_held_out, "held-out rows is"),
-        (_inverted, "when the serving version was trained is"),
+        (inverted, "when the serving version was trained is"),
         (_slower, "the machine is said to take"),
     ],
 )
@@ -151,7 +142,7 @@ def test_measurements_of_another_device_do_not_take_over(first: Night) -> None:
 def test_without_anything_new_nothing_is_trained(first: Night) -> None:
     outcome = _again(first)
     assert (outcome.ended, outcome.reason) == (Ended.NOTHING_NEW, "the serving version was trained on the same")
-    first.measurements.add_compute_many(_inverted(combinations("planted", 500, later(), seed=1)))
+    first.measurements.add_compute_many(inverted(combinations("planted", 500, later(), seed=1)))
     assert _again(first).ended is Ended.REFUSED
     assert _again(first).ended is Ended.NOTHING_NEW
     assert _again(first).ended is Ended.NOTHING_NEW
