@@ -6,7 +6,8 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine, func, insert, select, text
 
 from service.domain.trainings import MODELS, Ended
-from service.storage.profile_queue import LIVE_WORKER, short_transaction
+from service.storage.engine import short_transaction
+from service.storage.profile_queue import LIVE_WORKER
 from service.storage.rows import TrainingRow
 
 RETRAIN, PRUNE = "retrain_at_night", "prune_at_night"

@@ -73,6 +73,7 @@ def _are_stored_as_measured(engine: Engine, small: TableProfile, large: TablePro
     assert len(stored) == 6
     for row in stored:
         assert {"torch", "fbgemm_gpu", "device", "fingerprint", "host", "kernel"} <= row.environment.keys()
+        assert row.chosen
         whole = row.campaign == f"profile-{small.key}"
         assert row.tables[0].num_embeddings == (1_000 if whole else rows)
         assert (STANDS_FOR in row.environment) is not whole
