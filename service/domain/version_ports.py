@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from service.domain.access import AdminCall
 from service.domain.plan import Algorithm
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
@@ -117,5 +118,8 @@ class PromotionStore(Protocol):
     def history(self, hardware: str, model: str, limit: int) -> list[Promotion]:
         """Promotions of a model, rollbacks among them, the last first."""
 
-    def changing(self) -> AbstractContextManager[PromotionChange]:
-        """One change at a time, durable at its end or, where an error ends it, not made at all."""
+    def changing(self, call: AdminCall | None = None) -> AbstractContextManager[PromotionChange]:
+        """One change at a time, durable at its end or, where an error ends it, not made at all.
+
+        ``call`` makes it, and is put on record with it.
+        """

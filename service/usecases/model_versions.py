@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.access import Action, AdminCall
 from service.domain.errors import NothingToRollBackTo, ShardwrightError, UnknownModelVersion
 from service.domain.version_ports import ModelCatalog, PromotionStore, PrunableCatalog
 from service.domain.versions import ANALYTIC, ModelName, Promotion, Standing, Version
@@ -73,7 +74,7 @@ def promote(
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
     # The version must not be pruned between the look at it and the decision: both are one change.
-    with promotions.changing() as change:
+    with promotions.changing(AdminCall(by, Action.PROMOTE, str(version))) as change:
         _refuse_unknown(catalog, version)
         catalog.check(version)
         standing = change.standing().get(version.of)
@@ -91,7 +92,7 @@ def rollback(catalog: ModelCatalog, promotions: PromotionStore, model: ModelName
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
-    with promotions.changing() as change:
+    with promotions.changing(AdminCall(by, Action.ROLL_BACK, "/".join(model))) as change:
         _refuse_unknown_model(catalog, model)
         standing = change.standing().get(model, ())
         if len(standing) < 2:

@@ -155,24 +155,6 @@ def test_a_body_is_needed_so_that_no_foreign_page_can_decide(client: httpx.Clien
     assert pointers(client.post(f"{PATH}/1/promote", json={"why": 1, "reason": 2})) == {"/why", "/reason"}
 
 
-@pytest.mark.parametrize(
-    ("host", "taken"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("db.lan", False)]
-)
-def test_decisions_are_taken_by_default_where_only_this_machine_can_ask(host: str, taken: bool) -> None:
-    assert Settings(host=host).admin_calls is taken
-    assert Settings(host=host, admin_calls=not taken).admin_calls is not taken
-
-
-def test_where_decisions_are_not_taken_they_are_403_with_the_remedy(configured: Settings) -> None:
-    beyond = configured.model_copy(update={"admin_calls": False})
-    with running_app(beyond) as app, listening(app) as client:
-        for path in (f"{PATH}/1/promote", f"{PATH}/rollback", "/models/none/none/1/promote"):
-            response = client.post(path, json={})
-            assert (response.status_code, kind(response)) == (403, "admin_calls_off")
-            assert "SHARDWRIGHT_ADMIN_CALLS" in response.json()["detail"]
-        assert len(client.get(PATH).json()["promotions"]) == 1
-
-
 def test_a_request_may_pin_versions_and_is_another_question_then(client: httpx.Client, store: ModelStore) -> None:
     plain = client.post("/plan", json=question()).json()
     assert client.post("/plan", json=question(models=None)).json() == plain
