@@ -10,6 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, make_url
 
+from service.domain.callers import ANONYMOUS
 from service.domain.trainings import Ended, Outcome
 from service.domain.versions import Version
 from service.registry.store import ModelStore
@@ -59,7 +60,7 @@ def test_a_version_is_promoted_and_rolled_back_and_plans_follow(client: httpx.Cl
     assert client.post("/plan", json=question()).json() == first
 
     promoted = _decide(client, f"{PATH}/2/promote", reason="it is better")
-    assert (promoted["version"], promoted["promoted_by"], promoted["reason"]) == (NAMES[1], "the API", "it is better")
+    assert (promoted["version"], promoted["promoted_by"], promoted["reason"]) == (NAMES[1], ANONYMOUS, "it is better")
     assert (promoted["rollback"], promoted["comparison"]) == (False, None)
     _serves(client, NAMES[1])
     second = client.post("/plan", json=question()).json()

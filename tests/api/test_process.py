@@ -28,9 +28,9 @@ class Served:
 
     def __init__(self, data_dir: Path, **settings: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+            self.port = free.getsockname()[1]
         environment = clean_environment(
-            SHARDWRIGHT_DATA_DIR=str(data_dir), PORT=str(port), SHARDWRIGHT_PLANNER_PROCESSES="2", **settings
+            SHARDWRIGHT_DATA_DIR=str(data_dir), PORT=str(self.port), SHARDWRIGHT_PLANNER_PROCESSES="2", **settings
         )
         self.log = data_dir.with_suffix(".log")
         with self.log.open("a") as log:
@@ -41,7 +41,7 @@ class Served:
                 stderr=log,
                 start_new_session=True,
             )
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, trust_env=False)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE_S, trust_env=False)
 
     def planning_processes(self) -> set[int]:
         """Its children that plan."""
@@ -66,7 +66,8 @@ class Served:
 
 
 @contextmanager
-def _started(data_dir: Path, **settings: str) -> Iterator[Served]:
+def started(data_dir: Path, **settings: str) -> Iterator[Served]:
+    """A service process that is over with the block."""
     served = Served(data_dir, **settings)
     try:
         yield served
@@ -82,7 +83,7 @@ def _started(data_dir: Path, **settings: str) -> Iterator[Served]:
 
 @contextmanager
 def _served(data_dir: Path, **settings: str) -> Iterator[Served]:
-    with _started(data_dir, **settings) as served:
+    with started(data_dir, **settings) as served:
         wait_for(served.answers, PATIENCE_S)
         yield served
 
@@ -176,7 +177,7 @@ def test_the_api_process_does_not_load_torch(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["initialisation", "database", "planning processes"])
 def test_ctrl_c_during_start_up_is_a_clean_stop(data_dir: Path, stage: str) -> None:
-    with _started(data_dir) as served:
+    with started(data_dir) as served:
         stages: dict[str, Callable[[], bool]] = {
             "initialisation": (data_dir / "postgres.new").exists,
             "database": (data_dir / "postgres" / "postmaster.pid").exists,
@@ -199,7 +200,7 @@ def test_ctrl_c_while_it_serves_is_a_clean_stop(data_dir: Path) -> None:
 
 
 def test_a_stop_during_start_up_leaves_no_database_behind(data_dir: Path) -> None:
-    with _started(data_dir) as served:
+    with started(data_dir) as served:
         note = data_dir / "postgres" / "postmaster.pid"
         wait_for(lambda: served.process.poll() is not None or note.exists(), PATIENCE_S)
         assert served.stop() == 0

@@ -302,6 +302,21 @@ def many(database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
+def test_a_plan_that_its_last_owner_gave_up_goes_as_soon_as_nothing_needs_it(engine: Engine) -> None:
+    for plan_id in ("observed", "kept"):
+        put(engine, plan_id)
+    observe(engine, "observed", days=300)
+    put(engine, "next", previous="kept")
+    for plan_id in ("observed", "kept"):
+        PlanRepository(engine).delete(plan_id, WITHOUT_KEY)
+    pruned(engine)
+    assert left(engine) == {"observed", "kept", "next"}
+    age(engine, "observations", "observed_at", 400, "true")
+    PlanRepository(engine).delete("next", WITHOUT_KEY)
+    assert pruned(engine)[Kept.PLANS] == 2
+    assert left(engine) == set()
+
+
 def test_launches_observations_and_plans_in_use_lose_nothing_while_all_is_pruned(
     many: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
