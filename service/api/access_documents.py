@@ -1,6 +1,7 @@
 """What the OpenAPI document says of access: how to send a key, and what is answered to who may not call."""
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -18,18 +19,18 @@ _PROBLEMS: Final[Mapping[str, str]] = {
 }
 
 
-def document_access(document: dict[str, Any], responses: Mapping[str, Any]) -> None:
+def document_access(document: dict[str, Any], content: Mapping[str, Any]) -> None:
     """Adds security schemes, and to each operation that needs a key what may come of it.
 
     Args:
         document: an OpenAPI document, changed in place.
-        responses: the description of a problem, without its own words.
+        content: of a problem.
     """
     document["components"]["securitySchemes"] = {name: dict(scheme) for name, scheme in SCHEMES.items()}
     for operation in _operations(document):
         operation["security"] = [{name: []} for name in SCHEMES]
         found = operation["responses"]
-        added = {status: {"description": text, **responses} for status, text in _PROBLEMS.items()}
+        added = {status: {"description": text, "content": deepcopy(content)} for status, text in _PROBLEMS.items()}
         operation["responses"] = dict(sorted((added | found).items()))
         operation["responses"]["401"]["headers"] = {
             "WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}

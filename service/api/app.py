@@ -87,7 +87,7 @@ class _Api(FastAPI):
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
             document["components"]["schemas"] = dict(sorted(schemas.items()))
-            document_access(document, {"content": PROBLEM_CONTENT})
+            document_access(document, PROBLEM_CONTENT)
             self.openapi_schema = document
         return self.openapi_schema
 

@@ -50,9 +50,13 @@ def test_what_is_not_on_record_did_not_happen(engine: Engine) -> None:
 
 
 def test_what_failed_is_on_record_and_undone(engine: Engine) -> None:
-    with pytest.raises(KeyNotFound), AuditTrail(engine).recorded(CALL) as change:
-        change.connection.execute(text("CREATE TABLE half (x int)"))
-        raise KeyNotFound("no")
+    def fails() -> None:
+        with AuditTrail(engine).recorded(CALL) as change:
+            change.connection.execute(text("CREATE TABLE half (x int)"))
+            raise KeyNotFound("no")
+
+    with pytest.raises(KeyNotFound):
+        fails()
     assert _recorded(engine) == [("promote", "fake/compute/1", "key_not_found", "")]
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT to_regclass('half')")) is None

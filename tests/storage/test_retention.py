@@ -277,7 +277,7 @@ def test_what_stays_is_what_is_used_or_needed_whatever_there_is(
     observed: list[tuple[int, int]],
 ) -> None:
     with engine.begin() as connection:
-        connection.execute(text("TRUNCATE plans, given_answers, launches, observations"))
+        connection.execute(text("TRUNCATE plans, plan_owners, given_answers, launches, observations"))
     previous = {i: back for i, (_, back) in enumerate(plans) if 0 <= back < i}
     for i, (days, _) in enumerate(plans):
         put(engine, str(i), days, str(previous[i]) if i in previous else None)
