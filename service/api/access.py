@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class _Known:
 
 
 class Access:
-    """Lets callers in; for one event loop."""
+    """Lets callers in; for one event loop, while ``follow`` may be called from any thread."""
 
     def __init__(
         self,
@@ -104,6 +105,8 @@ class Access:
         self._reload_from = -math.inf
         self._noted: dict[str, float] = {}
         self._unwritten: set[str] = set()
+        # Keys are followed in other threads than the loop's.
+        self._noting = threading.Lock()
         metrics.refusals(map(str, Refusal))
 
     @property
@@ -119,12 +122,14 @@ class Access:
         """
         now = self._clock()
         self._known = {digest: _known(key, now) for digest, key in keys.items()}
-        used, self._unwritten = self._unwritten, set()
+        with self._noting:
+            used, self._unwritten = self._unwritten, set()
         if used:
             try:
                 self._store.used(used)
             except StorageUnavailable:
-                self._unwritten |= used
+                with self._noting:
+                    self._unwritten |= used
                 raise
 
     async def admitted(self, headers: Headers, needed: Scope) -> Caller:
@@ -192,13 +197,14 @@ class Access:
         return self._known.get(digest)
 
     def _reload(self) -> None:
+        pause_s = _RELOAD_S
         try:
-            self._reload_from = math.inf
             self.follow(self._store.all())
-            self._reload_from = self._clock() + _RELOAD_S
         except StorageUnavailable as error:
-            self._reload_from = self._clock() + _AWAY_S
+            pause_s = _AWAY_S
             _log.warning("keys cannot be looked up: the last copy serves", extra={"fields": {"cause": error.detail}})
+        finally:
+            self._reload_from = self._clock() + pause_s
 
     def _count(self, key: ApiKey) -> None:
         allowance = Allowance(
@@ -212,7 +218,8 @@ class Access:
         now = self._clock()
         if now - self._noted.get(key.id, -math.inf) > _NOTED_S:
             self._noted[key.id] = now
-            self._unwritten.add(key.id)
+            with self._noting:
+                self._unwritten.add(key.id)
 
     def _refuse(self, why: Refusal, key: ApiKey | None = None) -> NoReturn:
         """Every caller without a valid key is told the same; the log says whose key it was, where it was one."""

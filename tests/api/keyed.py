@@ -48,7 +48,7 @@ class Keyed:
 def keyed(database_url: str, **changes: Any) -> Iterator[Keyed]:
     """A service with fake cost models on a database."""
     engine = build_engine(database_url)
-    values = {"require_keys": True, "max_tables": 100, "max_body_bytes": 100_000} | changes
+    values = {"require_keys": True, "promotion_poll_s": 1.0, "max_tables": 100, "max_body_bytes": 100_000} | changes
     with running_app(settings(database_url, **values), FACTORY) as app, listening(app) as client:
         yield Keyed(str(client.base_url), engine, ApiKeyRepository(engine, AuditTrail(engine)))
     engine.dispose()

@@ -12,6 +12,7 @@ import anyio
 import httpx
 import pytest
 import yaml
+from sqlalchemy.engine import make_url
 
 from service.api.access import Access, Headers
 from service.api.access_documents import OPEN
@@ -22,9 +23,10 @@ from service.domain.callers import Scope
 from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.settings import Settings
 from tests.api.here import Clock, fresh_metrics
-from tests.api.keyed import Keyed, hostile_headers, hostile_values, raw_answer
+from tests.api.keyed import Keyed, hostile_headers, hostile_values, keyed, raw_answer
 from tests.api.processes import wait_for
 from tests.api.support import kind, request
+from tests.conftest import Databases
 
 PLAN, OBSERVE, ADMIN = Scope.PLAN, Scope.OBSERVE, Scope.ADMIN
 UNKNOWN = "0" * 32
@@ -248,6 +250,22 @@ def let_in(made: Access, *headers: tuple[bytes, bytes], scope: Scope = PLAN) -> 
 
 def sent(secret: str) -> tuple[bytes, bytes]:
     return b"x-api-key", secret.encode()
+
+
+def test_with_the_database_away_known_keys_get_plans(databases: Databases, database_url: str) -> None:
+    name = make_url(database_url).database
+    with keyed(database_url) as service, service.client("ann", PLAN) as ann, service.caller({}) as stranger:
+        plan_id = ann.post("/plan", json=request()).json()["plan_id"]
+        databases.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        databases.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        assert ann.post("/plan", json=request(seed=1)).json()["saved"] is False
+        assert ann.get(f"/plans/{plan_id}").status_code == 503
+        assert ann.delete(f"/plans/{plan_id}").status_code == 503
+        assert stranger.get("/models", headers={"X-API-Key": new_secret()}).status_code == 401
+        databases.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        wait_for(lambda: ann.delete(f"/plans/{plan_id}").status_code == 204)
+        with service.client("new", PLAN) as new:
+            wait_for(lambda: new.get("/models").status_code == 200)
 
 
 def test_with_the_database_away_the_last_copy_serves() -> None:
