@@ -1,4 +1,4 @@
-# make serve | test | test-all | check | bench | format | setup
+# make serve | test | test-all | check | audit | bench | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu
@@ -9,11 +9,12 @@ HOST = 127.0.0.1
 DATA_DIR = ./var
 
 VENV := .venv
+AUDIT := .venv-audit
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test test-all check bench format
+.PHONY: setup serve test test-all check audit bench format
 
 setup: $(STAMP)
 
@@ -40,6 +41,13 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What is installed against the advisories of PyPI. Not part of check: the answer changes without any change here.
+audit:
+	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet pip-audit==2.10.1; }
+	@$(AUDIT)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off; code=$$?; \
+	if [ $$code -ne 0 ]; then echo "audit: advisories were found, or PyPI could not be asked: see above; nothing was vouched for" >&2; fi; \
+	exit $$code
 
 # TorchRec's requirement fbgemm-gpu would overwrite the CPU build: no dependencies.
 bench: setup

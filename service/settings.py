@@ -56,13 +56,24 @@ class Settings(BaseSettings):
         "control group, else the machine's.",
     )
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
-    admin_calls: bool = Field(
-        default_factory=lambda given: _is_loopback(given["host"]),
-        description="Whether POST /models/... may change which versions serve; by default only where the host is a "
-        "loopback address.",
+    require_keys: bool = Field(
+        default_factory=lambda given: not _is_loopback(given["host"]),
+        description="Whether callers need an API key (see `shardwright keys`); by default where the host is not a "
+        "loopback address. Without, everyone who reaches the service may do everything: not behind a proxy.",
+    )
+    key_requests_per_minute: int = Field(
+        default=6_000,
+        ge=1,
+        description="Requests that an API key may make to each API process, for keys that were made without a limit.",
+    )
+    key_burst: int = Field(
+        default=2_000, ge=1, description="Of these, so many may come at once, for keys that were made without a burst."
     )
     promotion_poll_s: float = Field(
-        default=3.0, gt=0, le=60, description="Seconds after which promotions are looked for without a notification."
+        default=3.0,
+        gt=0,
+        le=60,
+        description="Seconds after which promotions and API keys are looked for without a notification.",
     )
     prune_spares_plans_of_days: float = Field(
         default=90.0, ge=0, description="Versions named by plans asked for within so many days are not pruned."

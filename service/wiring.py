@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, exc
 
+from service.api.access import Access
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
 from service.api.model_resources import ModelResources
@@ -28,6 +29,7 @@ from service.api.planning import Planning
 from service.api.profiling import NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
+from service.domain.access import Allowance
 from service.domain.errors import RetrainingUnderWay, ShardwrightError, StorageUnavailable, UnknownHardware
 from service.domain.profiles import ProfileTerms
 from service.domain.retention import Kept, Retention
@@ -37,21 +39,24 @@ from service.jobs.measuring import OPERATOR_BENCH, Device
 from service.jobs.nightly import Nightly
 from service.registry.trained_benches import trained_benches
 from service.settings import Settings
-from service.storage import migrate
+from service.storage import api_keys, migrate, promotions
+from service.storage.api_keys import ApiKeyRepository
+from service.storage.audit import AuditTrail
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
 from service.storage.profiles import ProfileRepository
-from service.storage.promotion_watch import PromotionWatch
 from service.storage.promotions import PromotionRepository
 from service.storage.retention import RetentionRepository
+from service.storage.table_watch import TableWatch
 from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from service.supervision import beside_serving, build_supervisor, supervised
 from service.telemetry import logging as structured_logging
 from service.telemetry import tracing
+from service.telemetry.logging import current_request_id
 from service.telemetry.metrics import Metrics
 from service.telemetry.prompt import PromptReads
 from service.telemetry.queue_metrics import QueueCollector
@@ -65,6 +70,7 @@ RETRAIN = "service.wiring:retrain_at_night"
 
 _BACKLOG = 2_048
 _BODIES_PER_THREAD = 4
+_MAX_HEADERS_BYTES = 128 * 1024
 
 _EMBEDDED_CHECK_S = 5.0
 
@@ -108,6 +114,8 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
             log_config=None,
             access_log=False,
             server_header=False,
+            # A key of 64 KiB is answered as any wrong one, not by the server before the service sees it.
+            h11_max_incomplete_event_size=_MAX_HEADERS_BYTES,
             timeout_graceful_shutdown=settings.shutdown_timeout_s,
         )
         stop.server = _Server(config, stop.wanted)
@@ -148,7 +156,10 @@ def running_app(
         migrate.upgrade(engine)
         prompt = PromptReads()
         metrics.add(QueueCollector(prompt.of(WorkerRepository(engine, settings.worker_stalled_s).queue_state)))
-        plans, promotions = OutageMemory(PlanRepository(engine)), PromotionRepository(engine)
+        trail = AuditTrail(engine, current_request_id)
+        plans, decisions = OutageMemory(PlanRepository(engine, trail)), PromotionRepository(engine, trail)
+        keys = ApiKeyRepository(engine, trail)
+        access = _access(settings, keys, metrics)
         trainings = TrainingRepository(engine)
         metrics.add(TrainingCollector(prompt.of(trainings.last_of_each)))
         profiles, terms = ProfileRepository(engine), profile_terms(settings)
@@ -169,8 +180,9 @@ def running_app(
         )
         threads = settings.planner_processes + settings.planner_queue
         services = Services(
+            access=access,
             planning=planning,
-            models=ModelResources(models, catalog, promotions, trainings, settings.admin_calls),
+            models=ModelResources(models, catalog, decisions, trainings),
             observing=Observing(planning.find, ObservationRepository(engine), metrics),
             profiles=ProfileDesk(profiles, terms, request_limits(settings)),
             metrics=metrics,
@@ -179,13 +191,18 @@ def running_app(
             bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
             threads=threads,
         )
-        _decide_what_serves(models, catalog, promotions)
+        _decide_what_serves(models, catalog, decisions)
         for name, check in services.checks.items():
             found = check()
             level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
             store = {"model_store": settings.model_store} if name == "models" else {}
             _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
-        stack.enter_context(PromotionWatch(engine, models.follow, settings.promotion_poll_s))
+        poll_s = settings.promotion_poll_s
+        standing = TableWatch(
+            engine, "promotions", promotions.CHANNEL, promotions.standing_promotions, models.follow, poll_s
+        )
+        stack.enter_context(standing)
+        stack.enter_context(TableWatch(engine, "API keys", api_keys.CHANNEL, api_keys.keys, access.follow, poll_s))
         metrics.add(ReadinessCollector({**services.checks, "database": prompt.of(services.checks["database"])}))
         limit = settings.memory_limit_gib
         metrics.add(MemoryCollector(pool.pids, None if limit is None else int(limit * 2**30)))
@@ -207,6 +224,15 @@ def _traces() -> Iterator[tracing.Tracing | None]:
         yield traces
     finally:
         traces.end()
+
+
+def _access(settings: Settings, keys: ApiKeyRepository, metrics: Metrics) -> Access:
+    allowance = Allowance(settings.key_requests_per_minute, settings.key_burst)
+    access = Access(keys, metrics, required=settings.require_keys, default=allowance)
+    access.follow(keys.all())
+    if access.locked_out:
+        _log.warning("API keys are required and there is none: run `shardwright keys create NAME --scope admin`")
+    return access
 
 
 def _decide_what_serves(models: ModelVersions, catalog: ModelSource, promotions: PromotionStore) -> None:

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api import problems, routes, routes_models, routes_observations, routes_profiles
+from service.api.access_documents import document_access
 from service.api.answers import Problem
-from service.api.routes import Services
+from service.api.routes import PROBLEM_CONTENT, Services
 from service.api.schemas import (
     DecisionRequest,
     ObservationsRequest,
@@ -23,6 +24,7 @@ from service.api.schemas import (
     ShardsEstimateRequest,
     StoredEstimateRequest,
 )
+from service.api.security_headers import SecurityHeaders
 from service.telemetry.middleware import RequestTelemetry
 
 DISTRIBUTION = "shardwright"
@@ -43,6 +45,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     services.metrics.problems_known(problems.kinds())
     app.add_middleware(problems.UnexpectedErrors)
+    app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestTelemetry, metrics=services.metrics)
     return app
 
@@ -80,10 +83,12 @@ class _Api(FastAPI):
                 "/models/{hardware}/{model}",
                 "/profiles/{request_id}",
             ):
-                document["paths"][path]["get"]["responses"].pop("422")
+                for operation in document["paths"][path].values():
+                    operation["responses"].pop("422", None)
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
             document["components"]["schemas"] = dict(sorted(schemas.items()))
+            document_access(document, PROBLEM_CONTENT)
             self.openapi_schema = document
         return self.openapi_schema
 

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.domain.access import InsufficientScope, Unauthenticated
 from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError, StorageUnavailable
 from service.telemetry.logging import current_request_id
 from service.telemetry.middleware import note_problem
@@ -33,7 +34,10 @@ _STATUS: Final[Mapping[str, int]] = {
     "plan_not_found": 404,
     "unknown_model_version": 404,
     "nothing_to_roll_back_to": 409,
-    "admin_calls_off": 403,
+    "unauthenticated": 401,
+    "insufficient_scope": 403,
+    "admin_through_proxy": 403,
+    "rate_limited": 429,
     "profile_request_not_found": 404,
     "profile_quota_exceeded": 429,
     "no_worker": 503,
@@ -56,7 +60,10 @@ _TITLES: Final[Mapping[str, str]] = {
     "plan_not_found": "No such plan",
     "unknown_model_version": "No such model or version",
     "nothing_to_roll_back_to": "No version served before",
-    "admin_calls_off": "Calls that change the service are off",
+    "unauthenticated": "A valid API key is needed",
+    "insufficient_scope": "The key is not for this call",
+    "admin_through_proxy": "Calls that change the service need a key here",
+    "rate_limited": "The key makes too many requests",
     "profile_request_not_found": "No such request for profiles",
     "profile_quota_exceeded": "The caller's profiles of today are used up",
     "no_worker": "No live worker serves this hardware",
@@ -100,12 +107,6 @@ class UnsupportedMediaType(ShardwrightError):
     """A body whose Content-Type is not JSON."""
 
     kind = "unsupported_media_type"
-
-
-class AdminCallsOff(ShardwrightError):
-    """A call that changes the service, where such calls are not taken."""
-
-    kind = "admin_calls_off"
 
 
 def kinds() -> list[str]:
@@ -177,7 +178,14 @@ async def _on_error(request: Request, error: Exception) -> Response:
     detail = public_detail(error)
     if detail != error.detail:
         _log.warning("refused: %s", detail, extra={"fields": {"kind": error.kind, "cause": error.detail}})
-    return _response(problem_of(error, current_request_id()) | {"detail": detail})
+    return _response(problem_of(error, current_request_id()) | {"detail": detail}, _challenge(error))
+
+
+def _challenge(error: ShardwrightError) -> dict[str, str]:
+    """What RFC 6750 has a service say to who may not call it."""
+    if isinstance(error, InsufficientScope):
+        return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.data["scope"]}"'}
+    return {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
+from service.api.access import Access
 from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.model_resources import ModelResources
@@ -16,9 +17,10 @@ from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
 from service.api.profiling import ProfileDesk
 from service.api.readiness import Check
+from service.domain.callers import Caller, Scope
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
-PROBLEM_SCHEMA = "#/components/schemas/Problem"
+PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Services:
     """What the resources work with.
 
     Attributes:
+        access: tells who calls, and what they may.
         planning: answers questions.
         models: tells which versions there are and which serve, and changes it.
         observing: takes what launchers measured.
@@ -37,6 +40,7 @@ class Services:
         threads: requests that are worked on at the same time, those that wait for a planning process included.
     """
 
+    access: Access
     planning: Planning
     models: ModelResources
     observing: Observing
@@ -56,6 +60,21 @@ def _services(request: Request) -> Services:
 Given = Annotated[Services, Depends(_services)]
 
 
+def _with(scope: Scope) -> Any:
+    async def admitted(request: Request, services: Given) -> Caller:
+        caller = await services.access.admitted(request.scope["headers"], scope)
+        request.scope["caller"] = caller.name
+        return caller
+
+    return Depends(admitted)
+
+
+# First among the parameters of an operation: nothing else of a request is looked at before its caller is let in.
+PlanCaller = Annotated[Caller, _with(Scope.PLAN)]
+ObserveCaller = Annotated[Caller, _with(Scope.OBSERVE)]
+AdminCaller = Annotated[Caller, _with(Scope.ADMIN)]
+
+
 async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody]:
     with services.bodies.admitted():
         yield await receive_body(request, services.body_limits)
@@ -70,8 +89,7 @@ router = APIRouter()
 
 def problem_responses(statuses: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
     """Descriptions of problems by status, for the OpenAPI document."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_SCHEMA}}}
-    return {status: {"description": text, "content": content} for status, text in statuses.items()}
+    return {status: {"description": text, "content": PROBLEM_CONTENT} for status, text in statuses.items()}
 
 
 def takes(*models: str) -> dict[str, Any]:
@@ -111,9 +129,9 @@ BODY_PROBLEMS = {
     ),
     openapi_extra=takes("PlanRequest"),
 )
-def post_plan(body: Body, services: Given) -> Response:
+def post_plan(caller: PlanCaller, body: Body, services: Given) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
-    return json_response(services.planning.plan(body.content, body.arrived))
+    return json_response(services.planning.plan(body.content, body.arrived, caller))
 
 
 @router.post(
@@ -130,9 +148,9 @@ def post_plan(body: Body, services: Given) -> Response:
     ),
     openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )
-def post_estimate(body: Body, services: Given) -> Response:
+def post_estimate(caller: PlanCaller, body: Body, services: Given) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    return json_response(services.planning.estimate(body.content))
+    return json_response(services.planning.estimate(body.content, caller))
 
 
 @router.get(
@@ -144,9 +162,33 @@ def post_estimate(body: Body, services: Given) -> Response:
         {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
     ),
 )
-def get_plan(plan_id: str, services: Given) -> Response:
-    """The answer as it was given when the plan was made."""
-    return json_response(services.planning.stored(plan_id))
+def get_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
+    """The answer as it was given when the plan was made, to who asked for it and to keys with the scope admin."""
+    response = json_response(services.planning.stored(plan_id, caller))
+    # It may be kept by who got it, and is to be asked for again: it may have given way to a better one.
+    response.headers["Cache-Control"] = "private, no-cache"
+    return response
+
+
+@router.delete(
+    "/plans/{plan_id}",
+    operation_id="deletePlan",
+    summary="Give up a stored plan",
+    status_code=204,
+    response_class=Response,
+    responses=problem_responses(
+        {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
+    )
+    | {204: {"description": "The plan is not there any more for the caller."}},
+)
+def delete_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
+    """Takes the plan and the launches that it was given to from the caller; with the scope admin, from everyone.
+
+    Its data go with the last who has it, but while it was observed, or another plan moved from it: then only keys with
+    the scope admin find it, until retention deletes it.
+    """
+    services.planning.delete(plan_id, caller)
+    return Response(status_code=204)
 
 
 @router.get(
@@ -158,9 +200,9 @@ def get_plan(plan_id: str, services: Given) -> Response:
         {404: "No plan is stored under one of the ids, which is named.", 503: "The database is away, see Retry-After."}
     ),
 )
-def get_plan_diff(from_plan_id: str, to_plan_id: str, services: Given) -> Response:
+def get_plan_diff(caller: PlanCaller, from_plan_id: str, to_plan_id: str, services: Given) -> Response:
     """Columns that come to a device which did not have them, bytes by device, and what the plans cost."""
-    return json_response(services.planning.diff(from_plan_id, to_plan_id))
+    return json_response(services.planning.diff(from_plan_id, to_plan_id, caller))
 
 
 @router.get("/healthz", operation_id="getHealth", summary="Whether the process is alive")

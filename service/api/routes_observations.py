@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 
 from service.api.observation_answers import PostedObservationsAnswer, StoredObservationsAnswer
-from service.api.routes import BODY_PROBLEMS, Body, Given, json_response, problem_responses, takes
+from service.api.routes import BODY_PROBLEMS, Body, Given, ObserveCaller, json_response, problem_responses, takes
 
 router = APIRouter()
 """Of the resource of this file."""
@@ -22,9 +22,9 @@ router = APIRouter()
     ),
     openapi_extra=takes("ObservationsRequest"),
 )
-def post_observations(plan_id: str, body: Body, services: Given) -> Response:
+def post_observations(caller: ObserveCaller, plan_id: str, body: Body, services: Given) -> Response:
     """Stores times by rank and step range, each once, and answers with what was predicted beside them."""
-    return json_response(services.observing.post(plan_id, body.content), 201)
+    return json_response(services.observing.post(plan_id, body.content, caller), 201)
 
 
 @router.get(
@@ -40,6 +40,8 @@ def post_observations(plan_id: str, body: Body, services: Given) -> Response:
         }
     ),
 )
-def get_observations(plan_id: str, services: Given, limit: str | None = None, cursor: str | None = None) -> Response:
+def get_observations(
+    caller: ObserveCaller, plan_id: str, services: Given, limit: str | None = None, cursor: str | None = None
+) -> Response:
     """Every observation of the plan beside what was predicted, in the order of storing, 1,000 at most at a time."""
-    return json_response(services.observing.stored(plan_id, limit, cursor))
+    return json_response(services.observing.stored(plan_id, limit, cursor, caller))

@@ -1,12 +1,11 @@
 """``shardwright models``: which versions there are, which serve, and that another one shall."""
 
-import getpass
 from datetime import UTC
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import DataDir, ModelStoreRoot, OptionalHardware, settings_with
+from service.cli.common import DataDir, ModelStoreRoot, OptionalHardware, operator, settings_with
 
 if TYPE_CHECKING:
     from service.registry.store import ModelStore
@@ -92,7 +91,7 @@ def promote(
         migrate.upgrade(engine)
         found = usecases.named(catalog, hardware, model, number)
         promotions = PromotionRepository(engine)
-        usecases.promote(catalog, promotions, found, _by(), reason)
+        usecases.promote(catalog, promotions, found, operator(), reason)
         typer.echo(f"{found} serves")
 
 
@@ -114,7 +113,7 @@ def rollback(
     catalog = _store(settings.model_store)
     with wiring.database(settings) as engine:
         migrate.upgrade(engine)
-        made = usecases.rollback(catalog, PromotionRepository(engine), (hardware, kind), _by(), reason)
+        made = usecases.rollback(catalog, PromotionRepository(engine), (hardware, kind), operator(), reason)
         typer.echo(f"{usecases.numbered(catalog, (hardware, kind), made.number)} serves")
 
 
@@ -155,13 +154,6 @@ def _parts(name: str, form: str, count: int) -> list[str]:
     if len(parts) != count:
         raise typer.BadParameter(f"{name!r} is not of the form {form}")
     return parts
-
-
-def _by() -> str:
-    try:
-        return f"{getpass.getuser()} on the command line"
-    except (KeyError, OSError):
-        return "the command line"
 
 
 def _held_out(found: "ListedVersion") -> str:

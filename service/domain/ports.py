@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from service.domain.callers import Caller
 from service.domain.error_law import ErrorLaw
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
 from service.domain.policy import PlacementPolicy
@@ -225,20 +226,35 @@ class ModelWriter(Protocol):
 class PlanStore(Protocol):
     """Keeps plans."""
 
-    def get(self, plan_id: str) -> StoredPlan | None:
-        """The plan with this id, or None.
+    def get(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        """The plan with this id, or None where there is none for this caller.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
-        """Stores a plan durably and returns the one stored under its id.
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        """The plan with this id, or None; it is the caller's own from now on, who asked the whole question.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
+        """Stores a plan of a caller durably and returns the one stored under its id, which is the caller's own too.
 
         That is the first that was put there; but one whose answer's ``status`` is ``cut_short`` gives way to one that
         is ``complete`` or costs less.
 
         Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
+        """Takes a plan from a caller, or from everyone where the caller sees all.
+
+        Raises:
+            PlanNotFound: there is none under this id for this caller.
             StorageUnavailable: the database cannot be reached.
         """
 
@@ -292,8 +308,8 @@ class ProfileStore(Protocol):
             StorageUnavailable: the database cannot be reached.
         """
 
-    def get_request(self, request_id: str) -> ProfileRequest | None:
-        """The request with this id and where its profiles stand, or None.
+    def get_request(self, request_id: str, caller: Caller) -> ProfileRequest | None:
+        """The request with this id and where its profiles stand, or None where there is none for this caller.
 
         Raises:
             StorageUnavailable: the database cannot be reached.

@@ -7,10 +7,11 @@ from sqlalchemy import Engine, Select, and_, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import Caller
 from service.domain.observations import Observation, ObservedPlan, StoredObservation
 from service.storage.engine import storage_errors
 from service.storage.given_answers import is_given, keep_given
+from service.storage.plan_owners import hold, there_for
 from service.storage.plans import not_noted, used_plan
 from service.storage.rows import GivenAnswerRow, LaunchRow, ObservationRow, PlanRow
 
@@ -22,8 +23,10 @@ class ObservationRepository:
         """Uses the engine's pool; opens no connection yet."""
         self._engine = engine
 
-    def add(self, plan_id: str, observations: Sequence[Observation]) -> tuple[list[StoredObservation], set[int]] | None:
-        """Stores observations of one launch durably; None where the plan is not stored.
+    def add(
+        self, plan_id: str, observations: Sequence[Observation], caller: Caller
+    ) -> tuple[list[StoredObservation], set[int]] | None:
+        """Stores observations of one launch of a caller durably; None where there is no such plan for the caller.
 
         The first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given ones'
         (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
@@ -35,10 +38,10 @@ class ObservationRepository:
         given = ObservationRow.plan_id == plan_id, ObservationRow.launch_id == launch_id
         theirs = tuple_(ObservationRow.rank, ObservationRow.start_step, ObservationRow.stop_step).in_(steps)
         with storage_errors(), Session(self._engine) as session, session.begin():
-            plan = used_plan(session, plan_id)
-            if plan is None:
+            plan, _ = used_plan(session, plan_id, there_for(caller))
+            if plan is None or not hold(session, plan_id):
                 return None
-            of = {"plan_id": plan_id, "digest": _digest(session, plan, launch_id)}
+            of = {"plan_id": plan_id, "digest": _digest(session, plan, launch_id, caller)}
             # Sorted, so that no two that store the same wait for each other.
             values = [of | _values(observations[i]) for i in sorted(range(len(steps)), key=steps.__getitem__)]
             statement = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.id)
@@ -78,12 +81,12 @@ class ObservationRepository:
                 yield ObservedPlan(plan_id, hardware, plan.request, stored[0].answer, stored)
 
 
-def _digest(session: Session, plan: PlanRow, launch_id: str) -> str:
+def _digest(session: Session, plan: PlanRow, launch_id: str, caller: Caller) -> str:
     """Digest of the answer that ran: the launch's where it asked for one, else the plan as it is now.
 
     A launch that still runs counts as used.
     """
-    launch = and_(LaunchRow.key == ANONYMOUS, LaunchRow.launch_id == launch_id, LaunchRow.plan_id == plan.plan_id)
+    launch = and_(LaunchRow.key == caller.name, LaunchRow.launch_id == launch_id, LaunchRow.plan_id == plan.plan_id)
     used = update(LaunchRow).where(launch, not_noted(LaunchRow.last_used_at)).values(last_used_at=func.now())
     session.execute(used)
     digest = session.scalar(select(LaunchRow.digest).where(launch))

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, func, select, text
+from sqlalchemy import Connection, Engine, RowMapping, func, select, text, true
 from sqlalchemy.dialects.postgresql import insert
 
+from service.domain.callers import Caller
 from service.domain.measurements import NOISY, combination_fingerprint
 from service.domain.plan import content_hash
 from service.domain.profiles import (
@@ -113,14 +114,15 @@ class ProfileRepository:
             _store_request(connection, request_id, keys, caller)
             return _request(connection, request_id)
 
-    def get_request(self, request_id: str) -> ProfileRequest | None:
-        """The request with this id and where its profiles stand, or None.
+    def get_request(self, request_id: str, caller: Caller) -> ProfileRequest | None:
+        """The request with this id and where its profiles stand, or None where there is none for this caller.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         with storage_errors(), self._engine.connect() as connection:
-            found = connection.scalar(select(ProfileRequestRow.id).where(ProfileRequestRow.id == request_id))
+            theirs = true() if caller.sees_all else ProfileRequestRow.requested_by == caller.name
+            found = connection.scalar(select(ProfileRequestRow.id).where(ProfileRequestRow.id == request_id, theirs))
             return _request(connection, request_id) if found else None
 
     def profiles(self, hardware: str | None = None, state: ProfileState | None = None) -> list[StoredProfile]:

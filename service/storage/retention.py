@@ -18,6 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from service.domain.profiles import ProfileState
 from service.domain.retention import Kept, Retention, TrainedBench
 from service.storage.engine import storage_errors
+from service.storage.plan_owners import has_owner
 from service.storage.profile_rows import ProfileRequestRow, ProfileRow, PrunedProfilesRow, RequestedProfileRow
 from service.storage.rows import (
     CommunicationMeasurementRow,
@@ -119,7 +120,7 @@ def _prunable(kind: Kept, keep: Retention) -> tuple[type[Row], ColumnElement[boo
         Kept.ANSWERS: (GivenAnswerRow, ~exists().where(_gave(LaunchRow)) & ~exists().where(_gave(ObservationRow))),
         Kept.PLANS: (
             PlanRow,
-            _older(PlanRow.last_used_at, keep.plans)
+            (_older(PlanRow.last_used_at, keep.plans) | ~has_owner())
             & ~exists().where(GivenAnswerRow.plan_id == PlanRow.plan_id)
             & ~exists().where(next_plan.previous_plan_id == PlanRow.plan_id),
         ),
@@ -174,12 +175,12 @@ def _not_needed_by_kept(keep: Retention) -> ColumnElement[bool]:
 
 
 def _plans_that_stay(keep: Retention) -> Select[str]:
-    """Ids of plans that are asked for or needed by a launch or an observation that stays, and of all those before."""
+    """Ids of plans that somebody has and asks for or that something that stays needs, and of all those before."""
     launch = exists().where(LaunchRow.plan_id == PlanRow.plan_id, ~_older(LaunchRow.last_used_at, keep.plans))
     observed = exists().where(
         ObservationRow.plan_id == PlanRow.plan_id, ~_older(ObservationRow.observed_at, keep.observations)
     )
-    used = ~_older(PlanRow.last_used_at, keep.plans)
+    used = ~_older(PlanRow.last_used_at, keep.plans) & has_owner()
     stays = select(PlanRow.plan_id, PlanRow.previous_plan_id).where(or_(used, launch, observed)).cte(recursive=True)
     before = aliased(PlanRow)
     earlier = select(before.plan_id, before.previous_plan_id).join(stays, before.plan_id == stays.c.previous_plan_id)

@@ -59,6 +59,7 @@ class Row(DeclarativeBase):
         Environment: JSONB(),
         list[float]: ARRAY(Double()),
         list[int]: ARRAY(Integer()),
+        list[str]: ARRAY(Text()),
     }
 
 

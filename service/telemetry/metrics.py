@@ -132,6 +132,14 @@ class Metrics:
             ["hardware", "kind"],
             registry=registry,
         )
+        self._calls_refused = Counter(
+            "shardwright_calls_refused",
+            "Calls that were not let in: without a key (missing), with one that is malformed, unknown, revoked or "
+            "expired, or that lacks the scope or was used too often (rate), or through a proxy where keys are not "
+            "required.",
+            ["reason"],
+            registry=registry,
+        )
         self.embedded_restarts = Counter(
             "shardwright_embedded_database_restarts",
             "Times that the embedded database was gone and was started again.",
@@ -210,6 +218,15 @@ class Metrics:
     def promotion_refused(self, hardware: str, kind: str) -> None:
         """Counts a failure to load a promoted version."""
         self._refused.labels(hardware, kind).inc()
+
+    def refusals(self, reasons: Iterable[str]) -> None:
+        """Shows reasons why calls are not let in, of which no other may be counted, as none yet."""
+        for reason in reasons:
+            self._calls_refused.labels(reason)
+
+    def refused(self, reason: str) -> None:
+        """Counts a call that was not let in."""
+        self._calls_refused.labels(reason).inc()
 
     def plan_observed(self, hardware: str, costs: Mapping[str, tuple[float | None, bool | None]]) -> None:
         """Counts a new observation of a rank.

@@ -66,6 +66,7 @@ class RequestTelemetry:
             "status": status,
             "duration_ms": round(seconds * 1000, 3),
             "client": (scope.get("client") or [None])[0],
+            "caller": scope.get("caller"),
             "problem": problem,
         }
         _log.info("request", extra={"fields": fields})

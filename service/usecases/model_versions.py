@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.access import Action, AdminCall
 from service.domain.errors import NothingToRollBackTo, ShardwrightError, UnknownModelVersion
 from service.domain.version_ports import ModelCatalog, PromotionStore, PrunableCatalog
 from service.domain.versions import ANALYTIC, ModelName, Promotion, Standing, Version
@@ -72,10 +73,13 @@ def promote(
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
-    _refuse_unknown(catalog, version)
-    # Loading may take long, so nobody waits for it.
-    catalog.check(version)
-    with promotions.changing() as change:
+
+    def prepare() -> None:
+        # Loading may take long, so nobody waits for it.
+        _refuse_unknown(catalog, version)
+        catalog.check(version)
+
+    with promotions.changing(AdminCall(by, Action.PROMOTE, str(version)), prepare) as change:
         # It may have been pruned meanwhile, and cannot be any more.
         _refuse_unknown(catalog, version)
         standing = change.standing().get(version.of)
@@ -93,12 +97,17 @@ def rollback(catalog: ModelCatalog, promotions: PromotionStore, model: ModelName
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
-    _refuse_unknown_model(catalog, model)
-    checked, _ = _served_before(catalog, promotions.standing(), model)
-    catalog.check(checked)
-    with promotions.changing() as change:
+    checked: list[Version] = []
+
+    def prepare() -> None:
+        _refuse_unknown_model(catalog, model)
+        version, _ = _served_before(catalog, promotions.standing(), model)
+        catalog.check(version)
+        checked.append(version)
+
+    with promotions.changing(AdminCall(by, Action.ROLL_BACK, "/".join(model)), prepare) as change:
         version, serving = _served_before(catalog, change.standing(), model)
-        if version != checked:
+        if version not in checked:
             # Another change came between.
             catalog.check(version)
         return change.add(version, by, reason, undoes=serving.id)

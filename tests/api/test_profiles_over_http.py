@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from service.api.profiling import NovelTables
 from service.cli.profiles import app
+from service.domain.callers import WITHOUT_KEY, Caller
 from service.domain.errors import StorageUnavailable
 from service.domain.plan import Problem
 from service.domain.profiles import ProfileRequest, ProfileState, ProfileTerms
@@ -223,7 +224,7 @@ def test_what_a_killed_service_had_promised_is_kept(engine: Engine, database_url
             service.kill()
             service.wait()
     for request_id in promised:
-        kept = ProfileRepository(engine).get_request(request_id)
+        kept = ProfileRepository(engine).get_request(request_id, WITHOUT_KEY)
         assert kept is not None
         assert [profile.state for _, profile in kept.profiles] == [ProfileState.QUEUED]
     queued = count(engine, "profiles WHERE state = 'queued'")
@@ -281,7 +282,7 @@ class AwayStore:
     def request(self, named: object, caller: str, terms: ProfileTerms) -> ProfileRequest:
         raise StorageUnavailable("away", retry_after_s=2)
 
-    def get_request(self, request_id: str) -> ProfileRequest | None:
+    def get_request(self, request_id: str, caller: Caller) -> ProfileRequest | None:
         raise StorageUnavailable("away", retry_after_s=2)
 
 
@@ -290,8 +291,8 @@ def test_noting_new_tables_neither_waits_nor_fails() -> None:
     problem = Problem((Table("t", 10, 4, 1.0),), Topology("fake", (GIB,)), 512, Optimizer.SGD)
     with NovelTables(store, ProfileTerms(5, 30, 60), 1.0, metrics) as novel:
         for _ in range(300):
-            novel.met(problem, [2.0])
-        novel.met(problem, [1.0])
+            novel.met(problem, [2.0], WITHOUT_KEY)
+        novel.met(problem, [1.0], WITHOUT_KEY)
         store.let.set()
     said = metrics.exposition().decode().splitlines()
     values = {

@@ -46,7 +46,7 @@ def refused(answer: httpx.Response) -> Any:
         (422, "something_new", ProblemError),
         (404, "plan_not_found", NotFound),
         (401, "unauthorized", Unauthorized),
-        (403, "admin_calls_off", Forbidden),
+        (403, "insufficient_scope", Forbidden),
         (429, "rate_limited", Busy),
         (503, "storage_unavailable", Busy),
         (500, "internal_error", ServiceFailed),

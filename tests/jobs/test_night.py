@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
+from service.domain.callers import WITHOUT_KEY
 from service.domain.ports import StoredPlan
 from service.domain.trainings import MODELS, Ended, Outcome
 from service.settings import Settings
@@ -207,7 +208,7 @@ def test_a_night_while_somebody_retrains_or_without_anything_to_train_on_is_no_f
 
 def test_a_night_deletes_what_was_kept_long_enough(engine: Engine, night_settings: Settings) -> None:
     for name in ("old", "used"):
-        PlanRepository(engine).put(StoredPlan(name, HARDWARE, "auto", 1.0, {}, {"status": "complete"}))
+        PlanRepository(engine).put(StoredPlan(name, HARDWARE, "auto", 1.0, {}, {"status": "complete"}), WITHOUT_KEY)
     with engine.begin() as connection:
         days = night_settings.keep_plans_days + 1
         connection.execute(

@@ -11,6 +11,7 @@ from alembic import command
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
+from service.domain.callers import ANONYMOUS
 from service.storage import migrate
 from service.storage.engine import build_engine
 from service.storage.measurements import MeasurementRepository
@@ -159,7 +160,9 @@ def test_plans_of_before_name_the_running_plan_where_it_is_stored(empty_engine: 
     assert drift(empty_engine) == []
     with empty_engine.connect() as connection:
         named = connection.execute(text("SELECT plan_id, previous_plan_id FROM plans ORDER BY plan_id")).all()
+        owners = connection.execute(text("SELECT plan_id, owner FROM plan_owners ORDER BY plan_id")).all()
     assert [tuple(row) for row in named] == [("a", None), ("b", "a"), ("c", None), ("d", None)]
+    assert [tuple(row) for row in owners] == [(plan_id, ANONYMOUS) for plan_id in "abcd"]
 
 
 def test_going_down_and_up_again_makes_the_same_constraints(engine: Engine, empty_engine: Engine) -> None:

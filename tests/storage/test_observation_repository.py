@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import ANONYMOUS, WITHOUT_KEY
 from service.domain.launch_ports import ObservationStore
 from service.domain.launches import Launch
 from service.domain.observations import Observation, StoredObservation
@@ -36,12 +36,12 @@ def observation(rank: int = 0, start: int = 0, stop: int = 100, launch_id: str =
 
 @pytest.fixture
 def store(engine: Engine) -> ObservationStore:
-    PlanRepository(engine).put(plan())
+    PlanRepository(engine).put(plan(), WITHOUT_KEY)
     return ObservationRepository(engine)
 
 
 def add(store: ObservationStore, *observations: Observation) -> tuple[list[StoredObservation], set[int]]:
-    added = store.add("p", observations)
+    added = store.add("p", observations, WITHOUT_KEY)
     assert added is not None
     return added
 
@@ -58,7 +58,7 @@ def test_observations_come_back_as_they_were_in_their_order(store: ObservationSt
 
 
 def test_a_plan_that_is_not_stored_has_none_and_takes_none(store: ObservationStore) -> None:
-    assert store.add("q", [observation()]) is None
+    assert store.add("q", [observation()], WITHOUT_KEY) is None
     assert store.of_plan("q", 0, 10) == []
 
 
@@ -136,7 +136,7 @@ def test_an_observation_stays_with_the_answer_that_it_is_of(store: ObservationSt
     plans, launches = PlanRepository(engine), LaunchRepository(engine)
     launches.keep(Launch(ANONYMOUS, "night", "0"), "me", "p", plan().answer)
     add(store, observation())
-    assert plans.put(plan(n=2)).answer["z"] == 2
+    assert plans.put(plan(n=2), WITHOUT_KEY).answer["z"] == 2
     add(store, observation(rank=1), observation())
     add(store, observation(launch_id="night"))
     add(store, observation(launch_id="never asked"))
@@ -150,10 +150,10 @@ def test_an_observation_stays_with_the_answer_that_it_is_of(store: ObservationSt
 
 
 def test_observed_plans_are_those_of_the_hardware(store: ObservationStore, engine: Engine) -> None:
-    PlanRepository(engine).put(plan("q", hardware="h200"))
-    PlanRepository(engine).put(plan("never observed"))
+    PlanRepository(engine).put(plan("q", hardware="h200"), WITHOUT_KEY)
+    PlanRepository(engine).put(plan("never observed"), WITHOUT_KEY)
     add(store, observation())
-    assert store.add("q", [observation(rank=1), observation()]) is not None
+    assert store.add("q", [observation(rank=1), observation()], WITHOUT_KEY) is not None
     assert [each.plan_id for each in store.observed("cpu-x")] == ["p"]
     (found,) = store.observed("h200")
     assert [each.observation.rank for each in found.observations] == [0, 1]
@@ -176,5 +176,5 @@ def test_an_impossible_observation_is_refused_with_all_that_came_with_it(
     store: ObservationStore, changes: dict[str, Any]
 ) -> None:
     with pytest.raises(IntegrityError):
-        store.add("p", [observation(rank=1), replace(observation(), **changes)])
+        store.add("p", [observation(rank=1), replace(observation(), **changes)], WITHOUT_KEY)
     assert store.of_plan("p", 0, 10) == []

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import ColumnElement, Engine, Text, TextClause, func, text
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import ANONYMOUS, WITHOUT_KEY
 from service.domain.launches import Launch
 from service.domain.observations import Observation
 from service.domain.ports import RetentionStore, StoredPlan
@@ -47,7 +47,7 @@ def put(engine: Engine, plan_id: str, days: float = 0.0, previous: str | None = 
     """A plan that was last asked for so many days ago."""
     answer = {"plan_id": plan_id, "status": "complete", "saved": True}
     plan = StoredPlan(plan_id, "cpu-x", "auto", 1.0, {"previous_plan_id": previous}, answer)
-    PlanRepository(engine).put(plan)
+    PlanRepository(engine).put(plan, WITHOUT_KEY)
     age(engine, "plans", "last_used_at", days, f"plan_id = '{plan_id}'")
     return plan
 
@@ -64,7 +64,7 @@ def observe(engine: Engine, plan_id: str, days: float = 0.0, launch_id: str = ""
     with engine.connect() as connection:
         used = connection.scalar(text(f"SELECT last_used_at FROM plans WHERE plan_id = '{plan_id}'"))
     observation = Observation(launch_id, 0, 0, 1, 1.0, 1.0, None, None, None, {})
-    assert ObservationRepository(engine).add(plan_id, [observation]) is not None
+    assert ObservationRepository(engine).add(plan_id, [observation], WITHOUT_KEY) is not None
     age(engine, "observations", "observed_at", days, f"plan_id = '{plan_id}'")
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE plans SET last_used_at = '{used}' WHERE plan_id = '{plan_id}'"))
@@ -287,7 +287,7 @@ def test_what_stays_is_what_is_used_or_needed_whatever_there_is(
     observed: list[tuple[int, int]],
 ) -> None:
     with engine.begin() as connection:
-        connection.execute(text("TRUNCATE plans, given_answers, launches, observations"))
+        connection.execute(text("TRUNCATE plans, plan_owners, given_answers, launches, observations"))
     previous = {i: back for i, (_, back) in enumerate(plans) if 0 <= back < i}
     for i, (days, _) in enumerate(plans):
         put(engine, str(i), days, str(previous[i]) if i in previous else None)
@@ -310,6 +310,21 @@ def many(database_url: str) -> Iterator[Engine]:
     engine = build_engine(database_url, pool_size=8)
     yield engine
     engine.dispose()
+
+
+def test_a_plan_that_its_last_owner_gave_up_goes_as_soon_as_nothing_needs_it(engine: Engine) -> None:
+    for plan_id in ("observed", "kept"):
+        put(engine, plan_id)
+    observe(engine, "observed", days=300)
+    put(engine, "next", previous="kept")
+    for plan_id in ("observed", "kept"):
+        PlanRepository(engine).delete(plan_id, WITHOUT_KEY)
+    pruned(engine)
+    assert left(engine) == {"observed", "kept", "next"}
+    age(engine, "observations", "observed_at", 400, "true")
+    PlanRepository(engine).delete("next", WITHOUT_KEY)
+    assert pruned(engine)[Kept.PLANS] == 2
+    assert left(engine) == set()
 
 
 def test_launches_observations_and_plans_in_use_lose_nothing_while_all_is_pruned(
@@ -341,13 +356,15 @@ def test_launches_observations_and_plans_in_use_lose_nothing_while_all_is_pruned
         while time.monotonic() < over:
             # Each plan rests for three seconds and comes back.
             plan_id = str(int(time.monotonic() - began) % 4 * 3 + rng.randrange(3))
-            plan = plans.get(plan_id) or plans.put(StoredPlan(plan_id, "cpu-x", "auto", 1.0, {}, {"plan_id": plan_id}))
+            plan = plans.get(plan_id, WITHOUT_KEY) or plans.put(
+                StoredPlan(plan_id, "cpu-x", "auto", 1.0, {}, {"plan_id": plan_id}), WITHOUT_KEY
+            )
             launch = Launch(ANONYMOUS, str(rng.randrange(2)), plan_id)
             given = launches.get(launch) or launches.keep(launch, "me", plan_id, plan.answer)
             assert given == plan.answer
             if rng.random() < 0.3:
                 seen = Observation(launch.launch_id, seed, done, done + 1, 1.0, 1.0, None, None, None, {})
-                assert observations.add(plan_id, [seen]) is not None
+                assert observations.add(plan_id, [seen], WITHOUT_KEY) is not None
             done += 1
         return done
 

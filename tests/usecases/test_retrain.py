@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
+from service.domain.callers import WITHOUT_KEY
 from service.domain.deadline import Deadline
 from service.domain.errors import RetrainingUnderWay, UnknownHardware
 from service.domain.measurements import ComputeMeasurement, Split
@@ -165,12 +166,16 @@ def test_observations_are_trained_on(first: Night, engine: Engine) -> None:
     table = {"name": "t", "num_embeddings": 7_000, "embedding_dim": 32, "pooling_factor": 3.0}
     request = {"tables": [table], "global_batch_size": 2048, "optimizer": "sgd"}
     answer = {"models": {COMPUTE: FIRST}, "shards": [{"table": "t", "columns": [0, 32], "device": 0}]}
-    PlanRepository(engine).put(StoredPlan("p", HARDWARE, "auto", 1.0, request, {**answer, "status": "complete"}))
+    PlanRepository(engine).put(
+        StoredPlan("p", HARDWARE, "auto", 1.0, request, {**answer, "status": "complete"}), WITHOUT_KEY
+    )
     assert _again(first).ended is Ended.NOTHING_NEW
     observation = Observation("", 0, 0, 100, 0.5, 1.25, None, None, None, ENVIRONMENT)
-    ObservationRepository(engine).add("p", [replace(observation, environment={**ENVIRONMENT, "bench": "9"})])
+    ObservationRepository(engine).add(
+        "p", [replace(observation, environment={**ENVIRONMENT, "bench": "9"})], WITHOUT_KEY
+    )
     assert _again(first).ended is Ended.NOTHING_NEW
-    ObservationRepository(engine).add("p", [replace(observation, start=100, stop=200)])
+    ObservationRepository(engine).add("p", [replace(observation, start=100, stop=200)], WITHOUT_KEY)
     outcome = _again(first)
     assert outcome.ended in (Ended.PROMOTED, Ended.REFUSED)
     assert outcome.comparison is not None
