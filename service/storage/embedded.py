@@ -130,18 +130,9 @@ class EmbeddedPostgres:
         Raises:
             EmbeddedServerFailed: the server does not stop.
         """
-        if self._users is None:
-            return
-        users, self._users = self._users, None
-        with users, self._exclusive(time.monotonic() + self._start_timeout_s), suppress(BlockingIOError):
-            # Others may only join under the exclusive lock, so a lock that upgrades now has no other holder.
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            postmaster = self._postmaster()
-            if postmaster is not None:
-                self._control(_server_account(self._home), "stop", "-m", "fast", "-t", str(_STOP_TIMEOUT_S))
-                if postmaster.socket_dir != self._pgdata:
-                    with suppress(OSError):
-                        postmaster.socket_dir.rmdir()
+        with self._ending() as last:
+            if last:
+                self._shut_down()
 
     def leave(self) -> None:
         """Ends this handle's use; the last user stops the server, unless somebody is connected who is no user.
@@ -152,15 +143,36 @@ class EmbeddedPostgres:
         Raises:
             EmbeddedServerFailed: the server does not stop.
         """
-        others = self._others()
-        if not others:
-            self.stop()
+        with self._ending() as last:
+            if last and (others := self._others()):
+                fields = {"sessions": others, "data": str(self._pgdata)}
+                _log.warning("the embedded database is left to those connected by its URL", extra={"fields": fields})
+            elif last:
+                self._shut_down()
+
+    @contextmanager
+    def _ending(self) -> Iterator[bool]:
+        """Ends this handle's use; whether it was the last one. Nobody else joins meanwhile."""
+        if self._users is None:
+            yield False
             return
-        fields = {"sessions": others, "data": str(self._pgdata)}
-        _log.warning("the embedded database is left to those who are connected by its URL", extra={"fields": fields})
-        if self._users is not None:
-            self._users.close()
-            self._users = None
+        users, self._users = self._users, None
+        with users, self._exclusive(time.monotonic() + self._start_timeout_s):
+            try:
+                # Others may only join under the exclusive lock, so a lock that upgrades now has no other holder.
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                last = True
+            except BlockingIOError:
+                last = False
+            yield last
+
+    def _shut_down(self) -> None:
+        postmaster = self._postmaster()
+        if postmaster is not None:
+            self._control(_server_account(self._home), "stop", "-m", "fast", "-t", str(_STOP_TIMEOUT_S))
+            if postmaster.socket_dir != self._pgdata:
+                with suppress(OSError):
+                    postmaster.socket_dir.rmdir()
 
     def _others(self) -> int:
         """Sessions that are still there shortly after this process closed its own."""

@@ -268,3 +268,18 @@ def test_a_server_is_left_to_those_who_came_by_its_url(server: EmbeddedPostgres,
     server.start()
     server.leave()
     assert not (server_folder / "var" / "postgres" / "postmaster.pid").exists()
+
+
+def test_who_leaves_a_server_to_its_other_users_neither_waits_nor_warns(
+    server: EmbeddedPostgres, server_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = build_engine(server.start())
+    other = EmbeddedPostgres(server_folder / "var")
+    other.start()
+    with engine.connect() as used:
+        began = time.monotonic()
+        other.leave()
+        assert time.monotonic() - began < 0.5
+        assert "left to" not in caplog.text
+        assert used.scalar(text("SELECT 1")) == 1
+    engine.dispose()
