@@ -1,6 +1,7 @@
 """One worker: a process that does one job at a time for one device."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -148,6 +149,15 @@ async def _attend(worker: Worker, workers: WorkerRepository, spec: WorkerSpec, s
         _log.warning("the worker cannot register", extra={"fields": {"cause": error.detail}})
     finally:
         worker.stop()  # type: ignore[no-untyped-call]
+    await _go_on_beating(worker, spec.heartbeat_s)
+
+
+async def _go_on_beating(worker: Worker, every_s: float) -> None:
+    """Heartbeats of a worker that stops: by itself it sends none while its job finishes, which others would take."""
+    while (known := worker.worker_id) is not None:
+        with contextlib.suppress(ConnectorException, PoolTimeout):
+            await worker.app.job_manager.update_heartbeat(known)
+        await asyncio.sleep(every_s)
 
 
 async def _happens(event: asyncio.Event, within_s: float) -> bool:

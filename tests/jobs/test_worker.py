@@ -272,3 +272,21 @@ def test_a_measurement_ends_with_its_killed_worker(engine: Engine, database_url:
         wait_for(lambda: is_done(engine), PATIENCE_S)
     assert found(engine, asked).attempts == 2
     all_is_right(engine)
+
+
+@pytest.mark.slow
+def test_a_job_that_finishes_while_its_worker_stops_is_nobody_elses(
+    engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    asked = lasting(7)
+    quick = {"SHARDWRIGHT_WORKER_STALLED_S": "2", "SHARDWRIGHT_WORKER_SHUTDOWN_S": "20"}
+    with supervised(database_url, tmp_path, **quick) as stopping:
+        queued(engine, asked)
+        wait_until_measuring(stopping, asked)
+        with supervised(database_url, tmp_path, **quick):
+            wait_for(lambda: len(worker_pids(engine)) == 2, PATIENCE_S)
+            assert stopping.stop() == 0
+            wait_for(lambda: is_done(engine), PATIENCE_S)
+    assert begun(stopping.notes) == [asked.key]
+    assert found(engine, asked).attempts == 1
+    all_is_right(engine)
