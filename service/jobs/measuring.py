@@ -111,12 +111,12 @@ class MeasuringProcess:
             NeverMeasured: the bench refused, and would again.
             MeasuringFailed: the process ended, took too long and was ended, or the bench failed.
         """
-        if self._process is None or not self._process.is_alive():
-            self._start()
         try:
+            if self._process is None or not self._process.is_alive():
+                self._start()
             outcome = self._answer((profile, first_index), timeout_s)
         except (EOFError, OSError) as error:
-            raise MeasuringFailed(f"the measuring process ended: {self._how_it_ended()}") from error
+            raise MeasuringFailed(f"the measuring process ended: {self._how_it_ended(error)}") from error
         if isinstance(outcome, _Failed):
             raise outcome.error(outcome.reason)
         found: MeasuredProfile = outcome
@@ -129,6 +129,7 @@ class MeasuringProcess:
             self._process.join()
 
     def _start(self) -> None:
+        self._process = None
         self._pipe, theirs = Pipe()
         with theirs:
             self._process = children.start(main, theirs, self._spec)
@@ -148,9 +149,9 @@ class MeasuringProcess:
             raise MeasuringFailed(f"{doing} took longer than {timeout_s:g} s and was ended")
         return self._pipe.recv()
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self, error: Exception) -> str:
         if self._process is None:
-            return "it did not start"
+            return f"it did not start: {error}"
         return children.how_it_ended(self._process)
 
 

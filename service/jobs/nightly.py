@@ -87,7 +87,10 @@ class NightJob:
             _log.error("pruning failed", extra={"fields": {"cause": error.detail}})
 
     async def _in_own_process(self, name: str, *arguments: object) -> None:
-        running = _Running(name, arguments, self._cpus)
+        try:
+            running = _Running(name, arguments, self._cpus)
+        except OSError as error:
+            raise NightFailed(f"its process did not start: {error}") from error
         try:
             await asyncio.to_thread(running.wait, self.nightly.timeout_s)
         finally:

@@ -145,14 +145,13 @@ class _Place:
         now = time.monotonic()
         if self._process is None:
             if now >= self._start_at:
-                self._start(now)
+                self._try_to_start(now)
             return None
         if self._process.is_alive():
             return None
         ended, self._process = self._process, None
         lasted = now - self._began
-        self._pause = _FIRST_PAUSE_S if lasted > _STEADY_S else min(2 * self._pause, _LONGEST_PAUSE_S)
-        self._start_at = now + self._pause
+        self._rest(now, lasted)
         fields = {"pid": ended.pid, "exit_status": ended.exitcode, "lasted_s": round(lasted, 1), "pause_s": self._pause}
         _log.warning("a worker ended and is started again", extra={"fields": fields})
         return ended.pid
@@ -170,6 +169,19 @@ class _Place:
             self._process.join(seconds)
             self._process.kill()
             self._process.join()
+
+    def _rest(self, now: float, lasted: float) -> None:
+        self._pause = _FIRST_PAUSE_S if lasted > _STEADY_S else min(2 * self._pause, _LONGEST_PAUSE_S)
+        self._start_at = now + self._pause
+
+    def _try_to_start(self, now: float) -> None:
+        try:
+            self._start(now)
+        except OSError as error:
+            # No memory or no process ids just now: other workers go on, and so does what looks after them.
+            self._rest(now, lasted=0.0)
+            fields = {"cause": str(error), "pause_s": self._pause}
+            _log.error("a worker cannot be started", extra={"fields": fields})
 
     def _start(self, now: float) -> None:
         process = get_context("spawn").Process(target=worker.main, args=(self.spec,))

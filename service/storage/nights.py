@@ -37,13 +37,15 @@ class NightRepository:
         self._stalled_s = stalled_s
 
     def fail(self, job: int, hardware: str, reason: str) -> None:
-        """Stores that the training which a job was at has failed.
+        """Stores that the training which a job was at has failed, unless a sweep did so and deleted the job.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         with short_transaction(self._engine) as connection:
-            _fail(connection, hardware, connection.scalar(_BEGAN, {"job": job}), reason)
+            began = connection.scalar(_BEGAN, {"job": job})
+            if began is not None:
+                _fail(connection, hardware, began, reason)
 
     def sweep(self) -> Sequence[str]:
         """Deletes jobs whose worker is gone; hardware whose training ended with it, and is stored as failed.
@@ -61,14 +63,13 @@ class NightRepository:
         return [found.hardware for found in left]
 
 
-def _fail(connection: Connection, hardware: str, began: datetime | None, reason: str) -> None:
+def _fail(connection: Connection, hardware: str, began: datetime, reason: str) -> None:
     """Of the first model that has no outcome since a night began; models are trained in their order."""
-    since = began or connection.scalar(select(func.now()))
     row = TrainingRow
-    of_night = select(row.model, row.finished_at).where(row.hardware == hardware, row.finished_at >= since)
+    of_night = select(row.model, row.finished_at).where(row.hardware == hardware, row.finished_at >= began)
     done = {found.model: found.finished_at for found in connection.execute(of_night)}
     model = next((model for model in MODELS if model not in done), None)
     if model is not None:
         values = {"hardware": hardware, "model": model, "outcome": Ended.FAILED.value, "reason": reason}
-        times = {"started_at": max([*done.values(), since]), "finished_at": func.clock_timestamp()}
+        times = {"started_at": max([*done.values(), began]), "finished_at": func.clock_timestamp()}
         connection.execute(insert(row).values(**values, **times))

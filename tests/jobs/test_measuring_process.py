@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,16 @@ def test_only_what_is_refused_for_good_is_told_as_that(measuring: MeasuringProce
     with pytest.raises(MeasuringFailed, match="no memory") as short:
         measuring.measure(profile(SHORT), 0, 60)
     assert not isinstance(short.value, NeverMeasured)
+
+
+def test_where_the_machine_gives_no_process_the_try_fails_and_the_next_one_starts_it(
+    measuring: MeasuringProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(process: SpawnProcess) -> None:
+        raise BlockingIOError("no process ids are left")
+
+    with monkeypatch.context() as full:
+        full.setattr(SpawnProcess, "start", start)
+        with pytest.raises(MeasuringFailed, match="did not start: no process ids"):
+            measuring.measure(profile(), 0, 60)
+    assert measuring.measure(profile(), 0, 60).measurements

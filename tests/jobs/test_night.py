@@ -1,19 +1,25 @@
 """Nights of workers as processes: once each, with an outcome whatever becomes of them, and without harm to the rest."""
 
+import asyncio
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import cast
 
 import pytest
 from sqlalchemy import Engine, text
 
 from service.domain.callers import WITHOUT_KEY
 from service.domain.ports import StoredPlan
+from service.domain.profiles import queue_of
 from service.domain.trainings import MODELS, Ended, Outcome
+from service.jobs.nightly import NightJob, Nightly
 from service.settings import Settings
 from service.storage.measurements import MeasurementRepository
+from service.storage.nights import RETRAIN, NightRepository
 from service.storage.plans import PlanRepository
 from service.storage.profiles import ProfileRepository
 from service.storage.promotions import PromotionRepository
@@ -35,6 +41,7 @@ from tests.jobs.supervised import (
     supervised,
     worker_pids,
 )
+from tests.storage.live_worker import fetched, live_worker
 from tests.usecases import made_up_nights
 from tests.usecases.made_up_nights import combinations, earlier, inverted, later
 
@@ -161,6 +168,39 @@ def test_a_killed_worker_ends_the_training_which_is_found_and_not_begun_again_th
         wait_for(lambda: is_done(engine), PATIENCE_S)
     assert len(outcomes(engine)) == 2
     assert begun(supervisor.notes).count(HARDWARE) == 1
+
+
+def test_a_night_that_a_sweep_ended_fails_once_also_where_its_worker_wakes_up(engine: Engine) -> None:
+    worker, nights = live_worker(engine, HARDWARE), NightRepository(engine, 30)
+    deferred = """
+        SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(
+            :queue, :task, 1, NULL, NULL, jsonb_build_object('hardware', :hardware ::text, 'timestamp', 0), NULL
+        )::procrastinate_job_to_defer_v1])
+    """
+    with engine.begin() as connection:
+        connection.execute(text(deferred), {"queue": queue_of(HARDWARE), "task": RETRAIN, "hardware": HARDWARE})
+    job = fetched(engine, worker, HARDWARE)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM procrastinate_workers"))
+    assert nights.sweep() == [HARDWARE]
+    nights.fail(job, HARDWARE, "the worker was stopped while it trained")
+    assert [outcome.reason for outcome in outcomes(engine)] == ["the worker that trained it ended or hung"]
+
+
+def test_a_night_that_gets_no_process_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    class Nights:
+        def fail(self, *what: object) -> None:
+            told.append(what)
+
+    def start(process: SpawnProcess) -> None:
+        raise BlockingIOError("no process ids are left")
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    nightly = Nightly("", 1.0, None, "time:sleep", "time:sleep")
+    asyncio.run(NightJob(nightly, HARDWARE, (), cast(NightRepository, Nights())).retrain(7))
+    assert told == [(7, HARDWARE, "its process did not start: no process ids are left")]
 
 
 @pytest.mark.slow

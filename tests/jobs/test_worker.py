@@ -280,10 +280,10 @@ def test_a_job_that_finishes_while_its_worker_stops_is_nobody_elses(
 ) -> None:
     asked = lasting(7)
     quick = {"SHARDWRIGHT_WORKER_STALLED_S": "2", "SHARDWRIGHT_WORKER_SHUTDOWN_S": "20"}
-    with supervised(database_url, tmp_path, **quick) as stopping:
+    with supervised(database_url, tmp_path, 1, "made-up", **quick) as stopping:
         queued(engine, asked)
         wait_until_measuring(stopping, asked)
-        with supervised(database_url, tmp_path, **quick):
+        with supervised(database_url, tmp_path, 1, "made-up", **quick):
             wait_for(lambda: len(worker_pids(engine)) == 2, PATIENCE_S)
             assert stopping.stop() == 0
             wait_for(lambda: is_done(engine), PATIENCE_S)
