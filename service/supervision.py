@@ -18,6 +18,9 @@ from service.storage.workers import WorkerRepository
 if TYPE_CHECKING:
     from service.jobs.supervisor import Supervisor
 
+RETRAIN = "service.upkeep:retrain_at_night"
+_PRUNE = "service.upkeep:prune_at_night"
+
 _LEAST_SHUTDOWN_S = 0.1
 
 
@@ -27,6 +30,18 @@ def beside_serving(settings: Settings) -> Settings:
 
     left = max(_LEAST_SHUTDOWN_S, settings.shutdown_timeout_s - GRACE_S)
     return settings.model_copy(update={"worker_shutdown_s": min(settings.worker_shutdown_s, left)})
+
+
+def nightly(settings: Settings, engine: Engine, retrain_with: str = RETRAIN) -> Nightly:
+    """What the workers on the database of an engine do at night."""
+    at_database = settings.model_copy(update={"database_url": engine.url.render_as_string(hide_password=False)})
+    return Nightly(
+        cron=settings.nightly_cron,
+        timeout_s=settings.nightly_timeout_h * 3600,
+        settings=at_database,
+        retrain=retrain_with,
+        prune=_PRUNE,
+    )
 
 
 def build_supervisor(

@@ -2,13 +2,9 @@
 
 import contextlib
 import logging
-import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from importlib.metadata import version
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -30,14 +26,11 @@ from service.api.profiling import NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
 from service.domain.access import Allowance
-from service.domain.errors import RetrainingUnderWay, ShardwrightError, StorageUnavailable, UnknownHardware
+from service.domain.errors import ShardwrightError, StorageUnavailable
 from service.domain.profiles import ProfileTerms
-from service.domain.retention import Kept, Retention
-from service.domain.trainings import MODELS, Outcome
 from service.domain.version_ports import ModelSource, PromotionStore
 from service.jobs.measuring import OPERATOR_BENCH, Device
-from service.jobs.nightly import Nightly
-from service.registry.trained_benches import trained_benches
+from service.process import Server, listening, stop_signals
 from service.settings import Settings
 from service.storage import api_keys, migrate, promotions
 from service.storage.api_keys import ApiKeyRepository
@@ -49,11 +42,10 @@ from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
 from service.storage.profiles import ProfileRepository
 from service.storage.promotions import PromotionRepository
-from service.storage.retention import RetentionRepository
 from service.storage.table_watch import TableWatch
 from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
-from service.supervision import beside_serving, build_supervisor, supervised
+from service.supervision import RETRAIN, beside_serving, build_supervisor, nightly, supervised
 from service.telemetry import logging as structured_logging
 from service.telemetry import tracing
 from service.telemetry.logging import current_request_id
@@ -62,25 +54,16 @@ from service.telemetry.prompt import PromptReads
 from service.telemetry.queue_metrics import QueueCollector
 from service.telemetry.state_metrics import MemoryCollector, ReadinessCollector
 from service.telemetry.training_metrics import TrainingCollector
-from service.usecases import retention
 from service.usecases.model_versions import write_down
 
 MODEL_STORE = "service.registry.store:ModelStore"
-RETRAIN = "service.wiring:retrain_at_night"
 
-_BACKLOG = 2_048
 _BODIES_PER_THREAD = 4
 _MAX_HEADERS_BYTES = 128 * 1024
 
 _EMBEDDED_CHECK_S = 5.0
 
 _log = logging.getLogger(__name__)
-
-
-class AddressInUse(ShardwrightError):
-    """The address to listen on cannot be had."""
-
-    kind = "address_in_use"
 
 
 class NoDatabaseThere(ShardwrightError):
@@ -103,8 +86,8 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
     """
     structured_logging.configure(settings.log_level)
     with (
-        _stop_signals() as stop,
-        _listening(settings) as listener,
+        stop_signals() as stop,
+        listening(settings) as listener,
         running_app(settings, factory, worker, stop.wanted) as app,
     ):
         host, port = listener.getsockname()[:2]
@@ -118,7 +101,7 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
             h11_max_incomplete_event_size=_MAX_HEADERS_BYTES,
             timeout_graceful_shutdown=settings.shutdown_timeout_s,
         )
-        stop.server = _Server(config, stop.wanted)
+        stop.server = Server(config, stop.wanted)
         if not stop.made:
             stop.server.run([listener])
 
@@ -268,7 +251,7 @@ def work(
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     structured_logging.configure(settings.log_level)
-    with _stop_signals() as stop, database(settings) as engine:
+    with stop_signals() as stop, database(settings) as engine:
         migrate.upgrade(engine)
         at_night = nightly(settings, engine, retrain_with)
         build_supervisor(settings, engine, hardware, devices, at_night, bench).run(stop.wanted)
@@ -348,101 +331,6 @@ def database_check(engine: Engine) -> Callable[[], Check]:
     return check
 
 
-def prune(settings: Settings, engine: Engine, dry_run: bool = False) -> dict[Kept, int]:
-    """Deletes what the settings keep no longer, or says what that would be; see ``usecases.retention``.
-
-    Raises:
-        StorageUnavailable: the database cannot be reached.
-        DamagedArtifact: a version in the model store does not say what it was trained on; nothing was deleted.
-    """
-    keep = Retention(
-        plans=timedelta(days=settings.keep_plans_days),
-        observations=timedelta(days=settings.keep_observations_days),
-        profiles=timedelta(days=settings.keep_profiles_days),
-        measurements=timedelta(days=settings.keep_measurements_days),
-    )
-    return retention.prune(
-        RetentionRepository(engine), keep, lambda: trained_benches(settings.model_store), dry_run=dry_run
-    )
-
-
-def retrain(
-    settings: Settings,
-    engine: Engine,
-    hardware: str,
-    models: Sequence[str] | None = None,
-    report: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
-    """Retrains models of a hardware, all without a name, and promotes what is better; see ``usecases.retrain``.
-
-    Raises:
-        RetrainingUnderWay: another process does.
-        UnknownHardware: there is neither a model nor a measurement of it.
-        StorageUnavailable: the database cannot be reached.
-    """
-    # Not above: whoever serves needs no torch.
-    import torch
-
-    from service.profiling.pools import generated_pool
-    from service.registry.store import ModelStore
-    from service.storage.measurements import MeasurementRepository
-    from service.usecases.retrain import retrain as retrain_models
-    from service.usecases.retraining_works import Recipes, Retraining
-
-    # The networks are small: more threads would wait for each other, and keep others from the cores.
-    torch.set_num_threads(1)
-    job = Retraining(
-        hardware=hardware,
-        measurements=MeasurementRepository(engine),
-        observations=ObservationRepository(engine),
-        models=ModelStore(settings.model_store),
-        promotions=PromotionRepository(engine),
-        trainings=TrainingRepository(engine),
-        recipes=Recipes(generated_pool()),
-        margin=settings.nightly_margin,
-    )
-    return retrain_models(job, models or MODELS, report)
-
-
-def nightly(settings: Settings, engine: Engine, retrain_with: str = RETRAIN) -> Nightly:
-    """What the workers on the database of an engine do at night."""
-    at_database = settings.model_copy(update={"database_url": engine.url.render_as_string(hide_password=False)})
-    return Nightly(
-        cron=settings.nightly_cron,
-        timeout_s=settings.nightly_timeout_h * 3600,
-        settings=at_database,
-        retrain=retrain_with,
-        prune="service.wiring:prune_at_night",
-    )
-
-
-def retrain_at_night(settings: Settings, hardware: str) -> None:
-    """Retrains all models of a hardware; called in a process of its own.
-
-    Raises:
-        StorageUnavailable: the database cannot be reached.
-    """
-    structured_logging.configure(settings.log_level)
-    try:
-        with database(settings) as engine:
-            retrain(settings, engine, hardware)
-    except (RetrainingUnderWay, UnknownHardware) as error:
-        _log.warning("nothing is retrained this night", extra={"fields": {"cause": error.detail}})
-
-
-def prune_at_night(settings: Settings) -> None:
-    """Deletes what is kept no longer; called in a process of its own.
-
-    Raises:
-        StorageUnavailable: the database cannot be reached.
-        DamagedArtifact: a version in the model store does not say what it was trained on; nothing was deleted.
-    """
-    structured_logging.configure(settings.log_level)
-    with database(settings) as engine:
-        deleted = prune(settings, engine)
-    _log.info("pruned", extra={"fields": {kind.value: count for kind, count in deleted.items()}})
-
-
 def request_limits(settings: Settings) -> Limits:
     """What the requests of a service with these settings may ask."""
     return Limits(settings.default_time_limit_ms, settings.max_time_limit_ms, settings.max_tables)
@@ -451,63 +339,3 @@ def request_limits(settings: Settings) -> Limits:
 def profile_terms(settings: Settings) -> ProfileTerms:
     """What callers of a service with these settings may have measured."""
     return ProfileTerms(settings.profile_quota, settings.profile_expires_days, settings.worker_alive_s)
-
-
-@contextlib.contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """A socket that listens, taken before anything slow or lasting is started."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # The protocol by name: asyncio switches Nagle's algorithm off only where it is told that this is TCP.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            where = f"{settings.host}:{settings.port}"
-            raise AddressInUse(f"cannot listen on {where}: {error.strerror or error}") from error
-        yield listener
-
-
-class _Server(uvicorn.Server):
-    """Tells of a signal at once; uvicorn itself raises it again when requests are through."""
-
-    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
-        super().__init__(config)
-        self._stopping = stopping
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._stopping.set()
-        super().handle_exit(sig, frame)
-
-
-class _StopRequest:
-    """Notes SIGTERM and SIGINT, and tells the server where there is one.
-
-    Nothing is interrupted: what has been started is stopped in order, and an interrupted start could leave a database
-    behind. While it serves, uvicorn handles the signals; it raises them again when it is through.
-    """
-
-    def __init__(self) -> None:
-        self.wanted = threading.Event()
-        self.server: uvicorn.Server | None = None
-
-    @property
-    def made(self) -> bool:
-        return self.wanted.is_set()
-
-    def __call__(self, _: int, __: FrameType | None) -> None:
-        self.wanted.set()
-        if self.server:
-            self.server.should_exit = True
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[_StopRequest]:
-    stop = _StopRequest()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -108,7 +108,7 @@ def prune(
     data_dir: DataDir = None,
 ) -> None:
     """Delete plans, launches, observations, profiles and superseded measurements that were kept long enough."""
-    from service import wiring
+    from service import upkeep, wiring
 
     settings = settings_with(
         keep_plans_days=plans_days,
@@ -119,7 +119,7 @@ def prune(
         data_dir=data_dir,
     )
     with wiring.database(settings) as engine:
-        found = wiring.prune(settings, engine, dry_run=dry_run)
+        found = upkeep.prune(settings, engine, dry_run=dry_run)
     done = "would be deleted" if dry_run else "deleted"
     for kind, count in found.items():
         typer.echo(f"{kind.value}: {count} {done}")

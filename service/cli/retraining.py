@@ -34,7 +34,7 @@ def retrain(
 
     Exits with 1 where a training failed; what served goes on serving then.
     """
-    from service import wiring
+    from service import upkeep, wiring
     from service.domain.trainings import Ended
     from service.storage import migrate
 
@@ -42,7 +42,7 @@ def retrain(
     settings = settings_with(data_dir=data_dir, model_store=model_store, nightly_margin=margin)
     with wiring.database(settings) as engine:
         migrate.upgrade(engine)
-        found = wiring.retrain(settings, engine, hardware, model, _print)
+        found = upkeep.retrain(settings, engine, hardware, model, _print)
     if any(outcome.ended is Ended.FAILED for outcome in found):
         sys.exit(1)
 

@@ -26,7 +26,7 @@ from service.storage.promotions import PromotionRepository
 from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from service.telemetry import logging as structured_logging
-from service.wiring import prune_at_night, retrain_at_night
+from service.upkeep import prune_at_night, retrain_at_night
 from tests.api.processes import clean_environment, is_alive, kill, wait_for
 from tests.jobs.made_up_night import CRASHES, NIGHT, STUCK
 from tests.jobs.supervised import (
