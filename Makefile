@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test test-all check bench format
+.PHONY: setup serve test test-all test-torchrec check bench format
 
 setup: $(STAMP)
 
@@ -42,8 +42,14 @@ check: setup
 	$(BIN)/lint-imports
 
 # TorchRec's requirement fbgemm-gpu would overwrite the CPU build: no dependencies.
+TORCHREC = $(PIP) --no-deps -r benchmarks/requirements-torchrec.txt
+
+test-torchrec: setup
+	$(TORCHREC)
+	$(BIN)/python -m pytest -m "not gpu" tests/client/adapter
+
 bench: setup
-	$(PIP) --no-deps -r benchmarks/requirements-torchrec.txt
+	$(TORCHREC)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planners --quick --write benchmarks/results
 
 format: setup
