@@ -60,7 +60,7 @@ def _ids(table: ModuleTable, samples: Sequence[Mapping[str, Any]]) -> torch.Tens
             if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < table.num_embeddings:
                 raise InvalidArgument(
                     f"samples have ids from {int(ids.min())} to {int(ids.max())} of feature {feature!r}, but "
-                    f"{table.told} has rows 0 to {table.num_embeddings - 1}: give them as the model looks them up, hashed"
+                    f"{table.told} has rows 0 to {table.num_embeddings - 1}: give ids as they are looked up"
                 )
             found.append(ids)
     return torch.cat(found)
