@@ -1,4 +1,4 @@
-# make serve | test | test-all | check | bench | format | setup
+# make serve | test | test-all | test-torchrec | check | bench | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu

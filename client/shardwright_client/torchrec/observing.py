@@ -65,6 +65,8 @@ class PlanObserver:
         self._timer: StepTimer | None = None
         if plan is not None:
             self._timer = StepTimer(model, self._clock)
+            if not self._timer.watches:
+                logger.warning("no sharded EmbeddingBagCollection is observed: give the DistributedModelParallel")
             self._reporter = Reporter(client, plan.plan_id, launch_id, _environment() | dict(environment or {}))
             self._mark_next()
 

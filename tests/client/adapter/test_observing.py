@@ -124,6 +124,13 @@ def test_a_plan_of_another_planner_is_not_observed(model: DistributedModelParall
     assert not told.observations
 
 
+def test_a_model_that_is_not_sharded_is_told_of(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    with PlanObserver(seeded_model(), PLAN, sample_every=1, report_every=1) as observer:
+        _train(seeded_model(), observer, 1)
+    assert "no sharded EmbeddingBagCollection is observed" in caplog.text
+    assert not told.observations
+
+
 @pytest.mark.parametrize("broken", ["mark", "passed", "between_ms"])
 def test_a_clock_that_breaks_ends_the_observing_alone(
     model: DistributedModelParallel, told: Told, monkeypatch: pytest.MonkeyPatch, caplog: Any, broken: str
