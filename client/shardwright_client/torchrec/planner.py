@@ -4,7 +4,8 @@ import logging
 import os
 import pickle
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +110,8 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         if not question.tables:
             return ShardingPlan({})
         try:
-            self.answer = self._service().plan(question.request)
+            with self._service() as client:
+                self.answer = client.plan(question.request)
         except _AWAY as error:
             if not self._fallback:
                 raise
@@ -160,7 +162,9 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         """
         question = self.question(module, sharders)
         asked = {name: question.request[name] for name in _ESTIMATED if name in question.request}
-        return self._service().estimate(asked | {"shards": encoded(to_shards(sharding_plan, question.tables))})
+        shards = encoded(to_shards(sharding_plan, question.tables))
+        with self._service() as client:
+            return client.estimate(asked | {"shards": shards})
 
     def question(self, module: nn.Module, sharders: Sequence[Any]) -> Question:
         """What the service is asked for a module.
@@ -202,10 +206,13 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         except Exception as error:
             return _Outcome(None, None, self.launch_id, _picklable(error))
 
-    def _service(self) -> Client:
-        if self._client is None:
-            self._client = Client()
-        return self._client
+    @contextmanager
+    def _service(self) -> Iterator[Client]:
+        if self._client is not None:
+            yield self._client
+        else:
+            with Client() as client:
+                yield client
 
 
 def _run_id() -> str | None:

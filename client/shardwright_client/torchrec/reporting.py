@@ -50,10 +50,15 @@ class Reporter:
     def _send_all(self) -> None:
         while (observation := self._waiting.get()) is not None:
             try:
-                if self._client is None:
-                    self._client = Client()
-                self._client.observe(
-                    self._plan_id, ObservationsRequest([observation], self._launch_id, self._environment)
-                )
+                self._send(observation)
             except Exception as error:
                 logger.warning("steps %s are not observed: %s", list(observation.steps), error)
+
+    def _send(self, observation: Observation) -> None:
+        request = ObservationsRequest([observation], self._launch_id, self._environment)
+        if self._client is not None:
+            self._client.observe(self._plan_id, request)
+            return
+        # Reports are minutes apart: a connection is not worth keeping.
+        with Client() as client:
+            client.observe(self._plan_id, request)

@@ -59,25 +59,28 @@ def joined(folder: Path, ranks: int, rank: int) -> Iterator[None]:
 
 
 def train_all(folder: Path, url: str, ranks: int, trainings: Sequence[Training], rank: int) -> list[Trained]:
-    with joined(folder, ranks, rank):
-        return [_trained(url, ranks, training, rank) for training in trainings]
+    with joined(folder, ranks, rank), Client(url, timeout_s=30) as client:
+        return [_trained(client, ranks, training, rank) for training in trainings]
 
 
-def planner(url: str, ranks: int, timeout_s: float = 30, **options: Any) -> ShardwrightPlanner:
+def planner(client: Client, ranks: int, **options: Any) -> ShardwrightPlanner:
     options = {"request": {"algorithm": "dim_greedy"}} | options
-    client = Client(url, timeout_s=timeout_s)
     return ShardwrightPlanner(topology(ranks), 6, hardware="fake", client=client, **options)
 
 
 def ask_all(folder: Path, urls: Sequence[str], ranks: int, rank: int) -> list[Any]:
     """What a rank is told by each service."""
     with joined(folder, ranks, rank):
-        return [_plan_or_error(url, ranks) for url in urls]
+        answers = []
+        for url in urls:
+            with Client(url, timeout_s=5) as client:
+                answers.append(_plan_or_error(client, ranks))
+        return answers
 
 
-def _plan_or_error(url: str, ranks: int) -> Any:
+def _plan_or_error(client: Client, ranks: int) -> Any:
     model = Model("meta")
-    asking = planner(url, ranks, timeout_s=5)
+    asking = planner(client, ranks)
     try:
         plan = asking.collective_plan(model, [sharder()])
     except Exception as error:
@@ -85,18 +88,17 @@ def _plan_or_error(url: str, ranks: int) -> Any:
     return to_shards(plan, find_tables(model, [sharder()])), asking.answer, asking.launch_id
 
 
-def _trained(url: str, ranks: int, training: Training, rank: int) -> Trained:
+def _trained(client: Client, ranks: int, training: Training, rank: int) -> Trained:
     sharders = [sharder(OPTIMIZERS[training.optimizer])]
     whole = seeded_model()
     tables = find_tables(whole, sharders)
-    asking = planner(url, ranks, request={"constraints": training.constraints})
+    asking = planner(client, ranks, request={"constraints": training.constraints})
     if training.shards is None:
         plan = asking.collective_plan(Model("meta"), sharders)
     else:
         plan = to_sharding_plan(training.shards, tables, "cpu", ranks)
     model = _sharded(whole, plan, sharders)
     dense = torch.optim.SGD([p for name, p in model.named_parameters() if "top" in name], lr=LEARNING_RATE)
-    client = Client(url, timeout_s=20)
     observed = asking.answer if training.observed else None
     losses = []
     with PlanObserver(

@@ -147,8 +147,10 @@ def test_a_clock_that_breaks_ends_the_observing_alone(
 
 
 def test_a_service_that_is_away_is_logged(model: DistributedModelParallel, caplog: pytest.LogCaptureFixture) -> None:
-    client = Client("http://127.0.0.1:9", timeout_s=0.2)
-    with PlanObserver(model, PLAN, client=client, sample_every=1, report_every=1) as observer:
+    with (
+        Client("http://127.0.0.1:9", timeout_s=0.2) as client,
+        PlanObserver(model, PLAN, client=client, sample_every=1, report_every=1) as observer,
+    ):
         assert len(_train(model, observer, 2)) == 2
     assert "steps [0, 1] are not observed: POST http://127.0.0.1:9/plans/" in caplog.text
     assert "steps [1, 2] are not observed" in caplog.text

@@ -37,14 +37,21 @@ MODELS = 20
 
 
 @pytest.fixture
+def client(real_service: RealService) -> Iterator[Client]:
+    """A client of the service."""
+    with Client(real_service.url) as asked:
+        yield asked
+
+
+@pytest.fixture
 def away() -> Iterator[Client]:
     """A client of a service that is not there."""
     with Client(NOWHERE, timeout_s=0.5) as client:
         yield client
 
 
-def test_the_services_plan_is_torchrecs_plan_and_comes_back_from_its_json(real_service: RealService) -> None:
-    module, asking = Model("meta"), planner(real_service.url, 2, request={"constraints": {"max_shard_dim": 12}})
+def test_the_services_plan_is_torchrecs_plan_and_comes_back_from_its_json(client: Client) -> None:
+    module, asking = Model("meta"), planner(client, 2, request={"constraints": {"max_shard_dim": 12}})
     assert isinstance(asking, ShardingPlanner)
     plan = asking.plan(module, [sharder()])
     assert asking.answer is not None
@@ -56,9 +63,9 @@ def test_the_services_plan_is_torchrecs_plan_and_comes_back_from_its_json(real_s
     assert priced.max_cost_ms == pytest.approx(asking.answer.max_cost_ms)
 
 
-def test_a_question_with_measured_samples_is_planned(real_service: RealService) -> None:
+def test_a_question_with_measured_samples_is_planned(client: Client) -> None:
     samples = [batch(0, rank).features for rank in range(2)]
-    asking = planner(real_service.url, 2, samples=samples)
+    asking = planner(client, 2, samples=samples)
     assert asking.plan(Model("meta"), [sharder()]).plan
     assert asking.answer is not None
     assert not any("reuse" in assumption for assumption in asking.answer.assumptions)
@@ -86,12 +93,12 @@ def _torchrecs(module: nn.Module, types: Sequence[str] | None, ranks: int) -> An
 
 
 @pytest.mark.slow
-def test_torchrecs_own_plans_are_priced_or_refused(real_service: RealService) -> None:
+def test_torchrecs_own_plans_are_priced_or_refused(client: Client) -> None:
     """With the types that Shardwright has a model of each is priced; with all of TorchRec's own some are refused."""
     refused = 0
     for seed in range(MODELS):
         module, ranks = _model(seed), 2 + 2 * (seed % 2)
-        asking = ShardwrightPlanner(topology(ranks, "cuda"), 64, hardware="fake", client=Client(real_service.url))
+        asking = ShardwrightPlanner(topology(ranks, "cuda"), 64, hardware="fake", client=client)
         own = _torchrecs(module, ("table_wise", "column_wise"), ranks)
         estimate = asking.estimate(own, module, [sharder()])
         assert len(estimate.devices) == ranks
@@ -105,8 +112,9 @@ def test_torchrecs_own_plans_are_priced_or_refused(real_service: RealService) ->
 
 
 def _shards_told(url: str, launch_id: str, _: int) -> Any:
-    asking = planner(url, 2, launch_id=launch_id, request={"algorithm": "random"})
-    asking.plan(Model("meta"), [sharder()])
+    with Client(url) as client:
+        asking = planner(client, 2, launch_id=launch_id, request={"algorithm": "random"})
+        asking.plan(Model("meta"), [sharder()])
     assert asking.answer is not None
     return asking.answer.plan_id, asking.answer.shards
 
@@ -148,9 +156,8 @@ def test_torchrecs_planner_stands_in_and_the_log_says_so(away: Client, caplog: p
     assert "cannot be reached" in caplog.text
 
 
-def test_a_no_of_the_service_is_no_reason_to_stand_in(real_service: RealService) -> None:
+def test_a_no_of_the_service_is_no_reason_to_stand_in(client: Client) -> None:
     tight = topology(2, ddr_cap=8000)
-    client = Client(real_service.url)
     asking = ShardwrightPlanner(tight, 6, hardware="fake", client=client, fallback=True)
     with pytest.raises(Infeasible):
         asking.plan(Model("meta"), [sharder()])
@@ -184,12 +191,10 @@ def test_what_works_on_torchrecs_search_is_refused() -> None:
         ShardwrightPlanner(topology(2), 6, hardware="fake", callbacks=[lambda options: options])
 
 
-def test_weighted_tables_are_planned_and_the_log_says_how(
-    real_service: RealService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weighted_tables_are_planned_and_the_log_says_how(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     module = collection(config("t", ["f"]), device="meta", is_weighted=True)
     with caplog.at_level(logging.WARNING, "shardwright_client"):
-        assert planner(real_service.url, 2).plan(module, [sharder()]).plan
+        assert planner(client, 2).plan(module, [sharder()]).plan
     assert "as if lookups had no weights, but t have" in caplog.text
 
 
