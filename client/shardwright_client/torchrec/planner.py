@@ -35,7 +35,8 @@ _NO_RUN_ID = "none"
 _AWAY = (ConnectionFailed, Timeout, Busy, ServiceFailed)
 """Errors that say nothing of the question."""
 
-_ESTIMATED = ("tables", "devices", "global_batch_size", "optimizer", "constraints", "models")
+_ESTIMATED = ("tables", "devices", "global_batch_size", "optimizer", "constraints")
+_COST_MODELS = ("compute", "communication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,11 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         """
         question = self.question(module, sharders)
         asked = {name: question.request[name] for name in _ESTIMATED if name in question.request}
-        shards = encoded(to_shards(sharding_plan, question.tables))
+        asked["shards"] = encoded(to_shards(sharding_plan, question.tables))
+        pinned = question.request.get("models") or {}
+        asked["models"] = {name: pinned[name] for name in _COST_MODELS if name in pinned}
         with self._service() as client:
-            return client.estimate(asked | {"shards": shards})
+            return client.estimate(asked)
 
     def question(self, module: nn.Module, sharders: Sequence[Any]) -> Question:
         """What the service is asked for a module.
@@ -185,7 +188,7 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             sharders=list(sharders),
             constraints=self._constraints,
         )
-        further = {"launch_id": self.launch_id} | self._request
+        further = self._request | {"launch_id": self.launch_id}
         if self._timeout_seconds:
             further = {"time_limit_ms": round(self._timeout_seconds * 1000)} | further
         return model_question(

@@ -63,6 +63,31 @@ def test_the_services_plan_is_torchrecs_plan_and_comes_back_from_its_json(client
     assert priced.max_cost_ms == pytest.approx(asking.answer.max_cost_ms)
 
 
+def test_pinned_models_price_too_but_for_a_policy(client: Client) -> None:
+    asking = planner(client, 2, request={"algorithm": "dreamshard"})
+    asking.plan(Model("meta"), [sharder()])
+    assert asking.answer is not None
+    assert "dreamshard" in asking.answer.models
+    again = planner(client, 2, request={"algorithm": "dreamshard", "models": dict(asking.answer.models)})
+    plan = again.plan(Model("meta"), [sharder()])
+    priced = again.estimate(plan, Model("meta"), [sharder()])
+    assert priced.models.items() < asking.answer.models.items()
+
+
+def test_time_and_launch_are_the_planners_own(away: Client) -> None:
+    asking = ShardwrightPlanner(
+        topology(2),
+        6,
+        hardware="fake",
+        client=away,
+        launch_id="mine",
+        request={"launch_id": "other"},
+        timeout_seconds=3,
+    )
+    request = asking.question(Model("meta"), [sharder()]).request
+    assert (request["launch_id"], request["time_limit_ms"]) == ("mine", 3000)
+
+
 def test_a_question_with_measured_samples_is_planned(client: Client) -> None:
     samples = [batch(0, rank).features for rank in range(2)]
     asking = planner(client, 2, samples=samples)

@@ -16,6 +16,7 @@ from tests.client.conftest import RealService
 pytestmark = pytest.mark.slow
 
 TIME_LIMIT_S = 300
+PARTS = ("forward_compute", "forward_comm", "backward_compute", "backward_comm")
 
 
 def _uneven(ranks: int) -> tuple[Shard, ...]:
@@ -37,6 +38,7 @@ def _trainings(ranks: int) -> list[Training]:
     return [
         Training("sgd", observed=True),
         Training("sgd", constraints={"sharding_types": ["column_wise"]}, observed=True),
+        Training("sgd", constraints={"pin": {name: [0] for name in TABLE_PATHS}}, observed=True),
         Training("sgd", _uneven(ranks)),
         Training("rowwise_adagrad", constraints={"sharding_types": ["table_wise"]}),
         Training("rowwise_adagrad", _uneven(ranks)),
@@ -80,7 +82,8 @@ def _check_cuts(trained: list[Trained]) -> None:
     """The service's plans are of the kind that the constraints ask for."""
     assert {shard.table for shard in trained[0].shards} == set(TABLE_PATHS)
     assert all(shard.sharding_type == "column_wise" for shard in trained[1].shards)
-    assert all(shard.sharding_type == "table_wise" for shard in trained[3].shards)
+    assert {shard.device for shard in trained[2].shards} == {0}
+    assert all(shard.sharding_type == "table_wise" for shard in trained[4].shards)
 
 
 def _check_observed(trained: Trained, ranks: int, service: RealService, engine: Engine) -> None:
@@ -94,6 +97,7 @@ def _check_observed(trained: Trained, ranks: int, service: RealService, engine: 
         rows = connection.execute(query, {"plan": plan_id, "launch": launch_id}).mappings().all()
     assert sorted(row["rank"] for row in rows) == list(range(ranks))
     for row in rows:
-        parts = [row[f"{way}_{part}_ms"] for way in ("forward", "backward") for part in ("compute", "comm")]
-        assert all(part > 0 for part in parts)
-        assert row["total_ms"] == pytest.approx(sum(parts))
+        parts = {part: row[f"{part}_ms"] for part in PARTS}
+        looks_up = any(shard.device == row["rank"] for shard in trained.shards)
+        assert {part for part in PARTS if parts[part] == 0} == (set() if looks_up else {"backward_compute"})
+        assert row["total_ms"] == pytest.approx(sum(parts.values()))
