@@ -27,7 +27,8 @@ class PlanObserver:
     """Measures single steps of a training that runs on a plan, and reports their means from a thread.
 
     Make one on every rank after DistributedModelParallel, with the same numbers, and call ``step`` at the end of each
-    training step. Whatever goes wrong is logged; the training goes on.
+    training step; all ranks must measure the same steps (see ``StepTimer``). Whatever goes wrong is logged, and the
+    training goes on.
 
     Args:
         model: after DistributedModelParallel.
@@ -68,18 +69,20 @@ class PlanObserver:
             if not self._timer.watches:
                 logger.warning("no sharded EmbeddingBagCollection is observed: give the DistributedModelParallel")
             self._reporter = Reporter(client, plan.plan_id, launch_id, _environment() | dict(environment or {}))
-            self._mark_next()
+            self._begin_step(self._timer, first_step)
 
     def step(self) -> None:
         """A training step has ended."""
         if self._timer is None:
             return
+        marks, step = self._begin_step(self._timer, self._step + 1), self._step
+        self._step += 1
         try:
-            self._end_step(self._timer)
+            self._gather(step, marks)
         except Exception:
             logger.warning("observing ends, training goes on", exc_info=True)
-            self._timer.close()
-            self._timer = None
+            self._forget()
+            self._timer.give_up()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Reports what is left, waits for so many seconds at most, and leaves the model as it was."""
@@ -87,9 +90,12 @@ class PlanObserver:
             return
         self._timer.close()
         self._timer = None
-        self._take_passed()
-        self._report(self._step)
-        self._reporter.close(timeout_s)
+        try:
+            self._take_passed()
+            self._report(self._step)
+            self._reporter.close(timeout_s)
+        except Exception:
+            logger.warning("the last steps are not observed", exc_info=True)
 
     def __enter__(self) -> Self:
         return self
@@ -99,24 +105,25 @@ class PlanObserver:
     ) -> None:
         self.close()
 
-    def _end_step(self, timer: StepTimer) -> None:
-        if timer.step is not None:
-            self._pending.append((self._step, timer.step))
-        self._step += 1
+    def _begin_step(self, timer: StepTimer, step: int) -> StepMarks | None:
+        """The marks of the step before, where it was measured."""
+        return timer.begin_step((step - self._first) % self._every == self._every - 1)
+
+    def _gather(self, step: int, marks: StepMarks | None) -> None:
+        if marks is not None:
+            self._pending.append((step, marks))
         self._take_passed()
         if self._step >= self._end and not (self._pending and self._pending[0][0] < self._end):
             self._report(self._end)
-        self._mark_next()
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._taken = []
 
     @property
     def _end(self) -> int:
         """The step before which the present report ends."""
         return self._begin + self._report_every
-
-    def _mark_next(self) -> None:
-        if self._timer is not None and self._timer.watches:
-            sampled = (self._step - self._first) % self._every == self._every - 1
-            self._timer.step = StepMarks() if sampled else None
 
     def _take_passed(self) -> None:
         while self._pending and self._pending[0][1].passed(self._clock):

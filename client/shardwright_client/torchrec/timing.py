@@ -124,7 +124,7 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *arguments)
         except Exception:
             logger.warning("timing of embeddings ends, training goes on", exc_info=True)
-            self.close()
+            self.give_up()
 
     return guarded
 
@@ -135,16 +135,17 @@ class StepTimer:
     In such a step a module's exchange is waited for at once and not where its result is used, so that what runs beside
     it does not count. In others nothing is done but to look at a flag.
 
+    Where exchanges are waited for says in which order autograd begins those of the backward pass. All ranks must begin
+    them in one order, so steps are the same on all ranks, and a rank that gives up timing waits as before.
+
     Args:
         model: after DistributedModelParallel.
         clock: of its device.
-
-    Attributes:
-        step: what is marked of the present step; None where nothing is.
     """
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
-        self.step: StepMarks | None = None
+        self._step: StepMarks | None = None
+        self._waits = self._gave_up = False
         self._clock = clock
         self._hooks: list[Any] = []
         for module in model.modules():
@@ -156,9 +157,20 @@ class StepTimer:
         """Whether there is anything to time, still."""
         return bool(self._hooks)
 
+    def begin_step(self, timed: bool) -> StepMarks | None:
+        """Says whether the step that begins is to be marked; answers with the marks of the last one, where it was."""
+        marked = self._step
+        self._waits = timed
+        self._step = StepMarks() if timed and not self._gave_up else None
+        return marked
+
+    def give_up(self) -> None:
+        """Marks nothing any more."""
+        self._step, self._gave_up = None, True
+
     def close(self) -> None:
         """Leaves the model as it was."""
-        self.step = None
+        self.give_up()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -176,21 +188,21 @@ class StepTimer:
 
     @_guarded
     def _module_begins(self, module: nn.Module) -> None:
-        if self.step is not None and module.training:
-            self.step.forward.append(_Pass())
+        if self._step is not None and module.training:
+            self._step.forward.append(_Pass())
 
     @_guarded
     def _lookup_begins(self) -> None:
-        if self.step is not None and self.step.forward:
-            self.step.forward[-1].lookup_begins(self._clock.mark())
+        if self._step is not None and self._step.forward:
+            self._step.forward[-1].lookup_begins(self._clock.mark())
 
     @_guarded
     def _lookup_ends(self) -> None:
-        if self.step is not None and self.step.forward:
-            self.step.forward[-1].lookup_ends(self._clock.mark())
+        if self._step is not None and self._step.forward:
+            self._step.forward[-1].lookup_ends(self._clock.mark())
 
     def _module_ends(self, module: nn.Module, output: Any) -> Any:
-        if self.step is None or not module.training or not isinstance(output, LazyAwaitable):
+        if not self._waits or not module.training or not isinstance(output, LazyAwaitable):
             return None
         result = output.wait()
         self._exchange_ends(result)
@@ -198,11 +210,11 @@ class StepTimer:
 
     @_guarded
     def _exchange_ends(self, result: Any) -> None:
-        if self.step is None:
+        if self._step is None:
             return
-        self.step.forward[-1].note(self._clock.mark())
+        self._step.forward[-1].note(self._clock.mark())
         backward = _Pass()
-        self.step.backward.append(backward)
+        self._step.backward.append(backward)
         for node in _nodes(result.values().grad_fn):
             _watch_backward(node, backward, self._clock)
 

@@ -49,7 +49,8 @@ class Model(nn.Module):
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
         first, second = self.first(features), self.second["inner"](features)
         # By feature: how a sharded collection orders them depends on the plan.
-        pooled = [*(first[feature] for feature in FEATURES[:4]), second["g_cat"]]
+        # What is looked up last is waited for first.
+        pooled = [second["g_cat"], *(first[feature] for feature in FEATURES[:4])]
         answer: torch.Tensor = self.top(torch.cat(pooled, dim=1)).squeeze(1)
         return answer
 

@@ -4,10 +4,11 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from torchrec.distributed.types import ShardedTensor, ShardingPlan
 
 from shardwright_client import Client, Shard
 from shardwright_client.torchrec import PlanObserver, ShardwrightPlanner, find_tables, to_sharding_plan, to_shards
+from shardwright_client.torchrec.timing import HostClock
 from tests.client.adapter.models import LEARNING_RATE, STEPS, Model, batch, loss_of, seeded_model, sharder, topology
 
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
@@ -30,6 +32,7 @@ class Training:
     shards: tuple[Shard, ...] | None = None
     constraints: dict[str, Any] = field(default_factory=dict)
     observed: bool = False
+    broken_clock_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,12 @@ def _trained(client: Client, ranks: int, training: Training, rank: int) -> Train
     dense = torch.optim.SGD([p for name, p in model.named_parameters() if "top" in name], lr=LEARNING_RATE)
     observed = asking.answer if training.observed else None
     losses = []
-    with PlanObserver(
-        model, observed, launch_id=asking.launch_id, client=client, sample_every=2, report_every=STEPS
-    ) as observer:
+    with (
+        patch.object(HostClock, "mark", _break) if training.broken_clock_of == rank else nullcontext(),
+        PlanObserver(
+            model, observed, launch_id=asking.launch_id, client=client, sample_every=2, report_every=STEPS
+        ) as observer,
+    ):
         for step in range(STEPS):
             dense.zero_grad()
             loss = loss_of(model, batch(step, rank))
@@ -114,6 +120,10 @@ def _trained(client: Client, ranks: int, training: Training, rank: int) -> Train
     launch = (asking.answer.plan_id, asking.launch_id) if asking.answer else None
     top = torch.cat([parameter.detach().flatten() for parameter in _top(model)])
     return Trained(to_shards(plan, tables), losses, list(_pieces(model)), top, launch)
+
+
+def _break(_: HostClock) -> None:
+    raise RuntimeError("no such clock")
 
 
 def _sharded(whole: Model, plan: ShardingPlan, sharders: Sequence[Any]) -> DistributedModelParallel:
