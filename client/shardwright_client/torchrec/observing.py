@@ -27,8 +27,7 @@ class PlanObserver:
     """Measures single steps of a training that runs on a plan, and reports their means from a thread.
 
     Make one on every rank after DistributedModelParallel, with the same numbers, and call ``step`` at the end of each
-    training step; all ranks must measure the same steps (see ``StepTimer``). Whatever goes wrong is logged, and the
-    training goes on.
+    training step. Whatever goes wrong is logged; the training goes on.
 
     Args:
         model: after DistributedModelParallel.
@@ -82,7 +81,7 @@ class PlanObserver:
         except Exception:
             logger.warning("observing ends, training goes on", exc_info=True)
             self._forget()
-            self._timer.give_up()
+            self._timer.close()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Reports what is left, waits for so many seconds at most, and leaves the model as it was."""

@@ -1,20 +1,25 @@
-"""Times the embedding part of single training steps, by marks at the ends of lookups and exchanges."""
+"""Times the embedding part of single training steps, by marks at the ends of lookups and exchanges.
+
+Nothing is waited for: exchanges tell of their end by themselves. Where one is waited for says in which order autograd
+begins those of the backward pass, which must be the same on all ranks, so timing must not change it.
+"""
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
-from torchrec.distributed.types import LazyAwaitable, LazyNoWait
+from torchrec.distributed.types import LazyAwaitable
 
 logger = logging.getLogger(__name__)
 
-_LOOKUP, _EXCHANGE_BEGINS, _EXCHANGE_ENDS = "LookupFunction", "All2All_Pooled_Wait", "All2All_Pooled_Req"
-"""Parts of the names of autograd's nodes: of FBGEMM's operator, and of TorchRec's exchange, backward."""
+_LOOKUP, _EXCHANGE = "LookupFunction", "All2All_Pooled_Wait"
+"""Parts of the names of autograd's nodes: FBGEMM's operator, and what begins TorchRec's exchange backward."""
 
 Mark = Any
 
@@ -66,24 +71,33 @@ class CudaClock:
         return float(first.elapsed_time(last))
 
 
+@dataclass(slots=True)
+class _Interval:
+    """From one mark to another; the end is None until it is marked."""
+
+    begin: Mark
+    end: Mark | None = None
+
+
 class _Pass:
-    """One direction of one step: marks in the order of time, and between which of them lookups ran."""
+    """One direction of one step through a module: its lookups and its exchanges."""
 
     def __init__(self) -> None:
-        self.marks: list[Mark] = []
-        self.lookups: list[tuple[int, int]] = []
-        self._began = 0
+        self.lookups: list[_Interval] = []
+        self.exchanges: list[_Interval] = []
 
-    def note(self, mark: Mark) -> None:
-        self.marks.append(mark)
+    def passed(self, clock: Clock) -> bool:
+        """Whether all that has begun has ended."""
+        return all(each.end is not None and clock.passed(each.end) for each in (*self.lookups, *self.exchanges))
 
-    def lookup_begins(self, mark: Mark) -> None:
-        self._began = len(self.marks)
-        self.note(mark)
-
-    def lookup_ends(self, mark: Mark) -> None:
-        self.lookups.append((self._began, len(self.marks)))
-        self.note(mark)
+    def covered_ms(self, clock: Clock) -> tuple[float, float]:
+        """Milliseconds in which lookups ran, and in which lookups or exchanges did."""
+        begun = (*self.exchanges, *self.lookups)
+        at = {
+            id(each): (clock.between_ms(begun[0].begin, each.begin), clock.between_ms(begun[0].begin, each.end))
+            for each in begun
+        }
+        return _length(at[id(each)] for each in self.lookups), _length(at.values())
 
 
 class StepMarks:
@@ -95,24 +109,33 @@ class StepMarks:
 
     def passed(self, clock: Clock) -> bool:
         """Whether the device has come to all of it; does not wait."""
-        return all(clock.passed(each.marks[-1]) for each in (*self.forward, *self.backward) if each.marks)
+        return all(each.passed(clock) for each in (*self.forward, *self.backward))
 
     def costs_ms(self, clock: Clock) -> dict[str, float] | None:
         """Milliseconds by the names of an observation; None where a pass is missing, as without training.
 
-        The exchange is what a pass takes besides its lookups.
+        An exchange counts from its beginning on this rank to its end, but for the lookups that ran meanwhile.
         """
-        if not self.forward or not all(each.marks for each in (*self.forward, *self.backward)):
+        passes = (*self.forward, *self.backward)
+        if not passes or len(self.forward) != len(self.backward):
             return None
-        costs, total = dict[str, float](), 0.0
-        for direction, passes in (("forward", self.forward), ("backward", self.backward)):
-            span = sum(clock.between_ms(each.marks[0], each.marks[-1]) for each in passes)
-            lookups = sum(
-                clock.between_ms(each.marks[first], each.marks[last]) for each in passes for first, last in each.lookups
-            )
-            costs |= {f"{direction}_compute_ms": lookups, f"{direction}_comm_ms": max(span - lookups, 0.0)}
-            total += span
-        return costs | {"total_ms": total}
+        if not all(each.lookups or each.exchanges for each in passes):
+            return None
+        costs = dict[str, float]()
+        for direction, of_modules in (("forward", self.forward), ("backward", self.backward)):
+            covered = [each.covered_ms(clock) for each in of_modules]
+            costs[f"{direction}_compute_ms"] = sum(lookups for lookups, _ in covered)
+            costs[f"{direction}_comm_ms"] = sum(both - lookups for lookups, both in covered)
+        return costs | {"total_ms": sum(costs.values())}
+
+
+def _length(intervals: Iterable[tuple[float, float]]) -> float:
+    """Of the union of intervals."""
+    length, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        length += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return length
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -124,7 +147,7 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *arguments)
         except Exception:
             logger.warning("timing of embeddings ends, training goes on", exc_info=True)
-            self.give_up()
+            self.close()
 
     return guarded
 
@@ -132,11 +155,7 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
 class StepTimer:
     """Marks the steps that are asked for, in the sharded EmbeddingBagCollections of a model.
 
-    In such a step a module's exchange is waited for at once and not where its result is used, so that what runs beside
-    it does not count. In others nothing is done but to look at a flag.
-
-    Where exchanges are waited for says in which order autograd begins those of the backward pass. All ranks must begin
-    them in one order, so steps are the same on all ranks, and a rank that gives up timing waits as before.
+    In other steps nothing is done but to look whether there is anything to do.
 
     Args:
         model: after DistributedModelParallel.
@@ -145,7 +164,6 @@ class StepTimer:
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
         self._step: StepMarks | None = None
-        self._waits = self._gave_up = False
         self._clock = clock
         self._hooks: list[Any] = []
         for module in model.modules():
@@ -159,18 +177,12 @@ class StepTimer:
 
     def begin_step(self, timed: bool) -> StepMarks | None:
         """Says whether the step that begins is to be marked; answers with the marks of the last one, where it was."""
-        marked = self._step
-        self._waits = timed
-        self._step = StepMarks() if timed and not self._gave_up else None
+        marked, self._step = self._step, StepMarks() if timed and self.watches else None
         return marked
-
-    def give_up(self) -> None:
-        """Marks nothing any more."""
-        self._step, self._gave_up = None, True
 
     def close(self) -> None:
         """Leaves the model as it was."""
-        self.give_up()
+        self._step = None
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -178,7 +190,7 @@ class StepTimer:
     def _watch(self, module: Any) -> None:
         self._hooks += [
             module.register_forward_pre_hook(lambda found, _: self._module_begins(found)),
-            module.register_forward_hook(lambda found, _, output: self._module_ends(found, output)),
+            module.register_forward_hook(lambda found, _, output: self._exchanges_begin(found, output)),
         ]
         for lookup in module._lookups:  # the module shows its own parameters only
             self._hooks += [
@@ -194,29 +206,64 @@ class StepTimer:
     @_guarded
     def _lookup_begins(self) -> None:
         if self._step is not None and self._step.forward:
-            self._step.forward[-1].lookup_begins(self._clock.mark())
+            self._step.forward[-1].lookups.append(_Interval(self._clock.mark()))
 
     @_guarded
     def _lookup_ends(self) -> None:
         if self._step is not None and self._step.forward:
-            self._step.forward[-1].lookup_ends(self._clock.mark())
-
-    def _module_ends(self, module: nn.Module, output: Any) -> Any:
-        if not self._waits or not module.training or not isinstance(output, LazyAwaitable):
-            return None
-        result = output.wait()
-        self._exchange_ends(result)
-        return LazyNoWait(result)
+            self._step.forward[-1].lookups[-1].end = self._clock.mark()
 
     @_guarded
-    def _exchange_ends(self, result: Any) -> None:
-        if self._step is None:
+    def _exchanges_begin(self, module: nn.Module, output: Any) -> None:
+        """Each lookup's output is exchanged as soon as it is there."""
+        step = self._step
+        if step is None or not module.training or not isinstance(output, LazyAwaitable):
             return
-        self._step.forward[-1].note(self._clock.mark())
+        forward = step.forward[-1]
+        # Not as an attribute: it waits for the result where it has no such attribute.
+        for lookup, awaited in zip(forward.lookups, vars(output)["_awaitables"], strict=True):
+            request = getattr(awaited, "_tensor_awaitable", None)
+            # A rank that is alone has nothing to exchange.
+            if getattr(request, "req", None) is not None:
+                forward.exchanges.append(_Interval(lookup.end))
+                self._watch_end(forward.exchanges[-1], request)
+        output.callbacks.append(lambda result: self._waited(step, result))
+
+    def _waited(self, step: StepMarks, result: Any) -> Any:
+        self._watch_backward(step, result)
+        return result
+
+    @_guarded
+    def _watch_backward(self, step: StepMarks, result: Any) -> None:
         backward = _Pass()
-        self._step.backward.append(backward)
+        step.backward.append(backward)
         for node in _nodes(result.values().grad_fn):
-            _watch_backward(node, backward, self._clock)
+            if _LOOKUP in node.name():
+                node.register_prehook(lambda *_: self._backward_begins(backward.lookups))
+                node.register_hook(lambda *_: self._backward_lookup_ends(backward))
+            elif _EXCHANGE in node.name():
+                node.register_prehook(lambda *_: self._backward_begins(backward.exchanges))
+                node.register_hook(lambda *_, found=node: self._backward_exchange_began(backward, found))
+
+    @_guarded
+    def _backward_begins(self, intervals: list[_Interval]) -> None:
+        intervals.append(_Interval(self._clock.mark()))
+
+    @_guarded
+    def _backward_lookup_ends(self, backward: _Pass) -> None:
+        backward.lookups[-1].end = self._clock.mark()
+
+    @_guarded
+    def _backward_exchange_began(self, backward: _Pass, node: Any) -> None:
+        self._watch_end(backward.exchanges[-1], node.myreq)
+
+    def _watch_end(self, exchange: _Interval, request: Any) -> None:
+        """Has the end of what a request of TorchRec waits for marked when it comes, whoever waits for it."""
+        request.req.get_future().then(lambda _: self._exchange_ends(exchange))
+
+    @_guarded
+    def _exchange_ends(self, exchange: _Interval) -> None:
+        exchange.end = self._clock.mark()
 
 
 def _nodes(root: Any) -> Sequence[Any]:
@@ -230,14 +277,3 @@ def _nodes(root: Any) -> Sequence[Any]:
         if _LOOKUP not in node.name():
             waiting += [following for following, _ in node.next_functions]
     return list(found.values())
-
-
-def _watch_backward(node: Any, backward: _Pass, clock: Clock) -> None:
-    name = node.name()
-    if _LOOKUP in name:
-        node.register_prehook(lambda *_: backward.lookup_begins(clock.mark()))
-        node.register_hook(lambda *_: backward.lookup_ends(clock.mark()))
-    elif _EXCHANGE_BEGINS in name:
-        node.register_prehook(lambda *_: backward.note(clock.mark()))
-    elif _EXCHANGE_ENDS in name:
-        node.register_hook(lambda *_: backward.note(clock.mark()))
