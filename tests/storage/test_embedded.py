@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.storage.embedded import EmbeddedPostgres, EmbeddedServerFailed
+from service.storage.embedded import EmbeddedPostgres
+from service.storage.embedded_programs import EmbeddedServerFailed
 from service.storage.engine import build_engine
 
 OWNER = """
