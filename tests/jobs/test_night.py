@@ -28,6 +28,7 @@ from service.storage.workers import WorkerRepository
 from service.telemetry import logging as structured_logging
 from service.upkeep import prune_at_night, retrain_at_night
 from tests.api.processes import clean_environment, is_alive, kill, wait_for
+from tests.jobs.made_up import SECONDS
 from tests.jobs.made_up_night import CRASHES, NIGHT, STUCK
 from tests.jobs.supervised import (
     PATIENCE_S,
@@ -222,6 +223,18 @@ def test_heartbeats_go_on_and_profiles_wait_while_a_night_trains(
     # Once it was stopped the next worker measures.
     with supervised(database_url, tmp_path):
         wait_for(lambda: is_done(engine), PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_a_night_goes_before_the_profiles_that_wait(engine: Engine, database_url: str, tmp_path: Path) -> None:
+    asked = [profile(SECONDS + 500, batch_size=64 + i) for i in range(20)]
+    with supervised(database_url, tmp_path, SHARDWRIGHT_NIGHTLY_CRON="* * * * * */3") as supervisor:
+        wait_for(lambda: bool(worker_pids(engine)), PATIENCE_S)
+        assert ProfileRepository(engine).queue_new(asked, "someone", TERMS) == len(asked)
+        wait_for(lambda: is_done(engine), PATIENCE_S)
+    done = begun(supervisor.notes)
+    first, *_, last = [position for position, what in enumerate(done) if what != HARDWARE]
+    assert HARDWARE in done[first:last]
 
 
 def test_without_a_cron_no_night_comes(engine: Engine, database_url: str, tmp_path: Path) -> None:

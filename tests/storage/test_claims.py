@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -238,3 +239,14 @@ def test_a_profile_that_was_pruned_is_measured_beside_what_is_left_of_it(
     again = taken(engine, claims)
     claims.record(again, measured(again), None)
     assert MeasurementRepository(engine).measured_indices(f"profile-{PROFILE.key}") == set(range(6))
+
+
+@pytest.mark.parametrize(("environment", "again"), [({}, 0), ({NOISY: "0.4"}, 1)])
+def test_what_was_measured_with_fewer_rows_is_not_queued_by_plans_once_it_expired_unless_it_was_noisy(
+    engine: Engine, claims: ClaimRepository, environment: dict[str, str], again: int
+) -> None:
+    claim = taken(engine, claims)
+    cut = [replace(one, tables=(replace(one.tables[0], num_embeddings=10),)) for one in measured(claim, **environment)]
+    claims.record(claim, cut, 10)
+    run(engine, "UPDATE profiles SET expires_at = now() - interval '1 s'")
+    assert ProfileRepository(engine).queue_new([PROFILE], "a", TERMS) == again
