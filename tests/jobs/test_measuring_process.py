@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.measuring import Device, MeasuringFailed, MeasuringProcess, MeasuringSpec, NeverMeasured, alone_on
+from service.jobs import children
+from service.jobs.measuring import (
+    Device,
+    MeasuringFailed,
+    MeasuringProcess,
+    MeasuringSpec,
+    NeverMeasured,
+    _prepare,
+    alone_on,
+)
 from tests.jobs.made_up import BENCH, NOTES, REFUSED, SHORT, STUCK
 from tests.jobs.supervised import profile
 
@@ -64,3 +73,16 @@ def test_where_the_machine_gives_no_process_the_try_fails_and_the_next_one_start
         with pytest.raises(MeasuringFailed, match="did not start: no process ids"):
             measuring.measure(profile(), 0, 60)
     assert measuring.measure(profile(), 0, 60).measurements
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "seen"),
+    [("", "cuda", "0"), ("", "cuda:1", "1"), ("4,7", "cuda:1", "7"), ("4,7", "cuda", "4")],
+)
+def test_a_worker_of_a_gpu_sees_that_one_of_those_that_its_supervisor_may_use(
+    visible: str, device: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(children, "prepare", lambda cpus: None)
+    _prepare(MeasuringSpec(Device(device), 2**20, 0.3, BENCH))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
