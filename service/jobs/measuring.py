@@ -179,7 +179,9 @@ def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
             outcome = _Failed(MeasuringFailed, "memory ran out: give the worker more, or measure a smaller table")
         except Exception:
             outcome = _Failed(MeasuringFailed, traceback.format_exc())
-        pipe.send(outcome)
+        # Where the worker is gone this process ends, too.
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(outcome)
 
 
 def _prepare(spec: MeasuringSpec) -> None:

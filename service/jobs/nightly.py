@@ -5,6 +5,7 @@ go on. Nothing is tried again before the next night.
 """
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
@@ -148,4 +149,6 @@ def main(pipe: "Connection[Any, Any]", name: str, arguments: Sequence[object], c
         said = "memory ran out"
     except Exception:
         said = traceback.format_exc()
-    pipe.send(said)
+    # Where the worker is gone nobody is told: a sweep finds its job.
+    with contextlib.suppress(BrokenPipeError):
+        pipe.send(said)
