@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 from service.api import problems, routes, routes_models, routes_observations, routes_profiles
 from service.api.access_documents import document_access
 from service.api.answers import Problem
+from service.api.link_documents import document_links
 from service.api.routes import PROBLEM_CONTENT, Services
 from service.api.schemas import (
     DecisionRequest,
@@ -89,6 +90,7 @@ class _Api(FastAPI):
             schemas = own | found["$defs"]
             document["components"]["schemas"] = dict(sorted(schemas.items()))
             document_access(document, PROBLEM_CONTENT)
+            document_links(document)
             self.openapi_schema = document
         return self.openapi_schema
 

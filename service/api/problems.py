@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.domain.access import InsufficientScope, Unauthenticated
@@ -21,6 +22,8 @@ TYPE_PREFIX = "urn:shardwright:problem:"
 CLIENT_CLOSED_REQUEST = "client_closed_request"
 MAX_FAULTS = 1_000
 """Most faults in one answer; ``fault_count`` has their number."""
+
+_MAX_TEXT = 1_000
 
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -86,6 +89,8 @@ _POINTERS: Final[Mapping[str, str]] = {
 }
 
 _OTHER_HTTP = "http_error"
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
 _HTTP_KINDS: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}
 
 _log = logging.getLogger(__name__)
@@ -142,11 +147,17 @@ def public_detail(error: ShardwrightError) -> str:
 
 def _details(kind: str, status: int, detail: str, instance: str) -> dict[str, Any]:
     title = _TITLES.get(kind, _TITLES["internal_error"])
-    return {"type": TYPE_PREFIX + kind, "title": title, "status": status, "detail": detail, "instance": instance}
+    short = {"detail": _short(detail), "instance": instance}
+    return {"type": TYPE_PREFIX + kind, "title": title, "status": status} | short
 
 
 def _listed(faults: Sequence[Fault]) -> list[dict[str, Any]]:
-    return [asdict(fault) for fault in faults[:MAX_FAULTS]]
+    return [asdict(fault) | {"pointer": _short(fault.pointer)} for fault in faults[:MAX_FAULTS]]
+
+
+def _short(text: str) -> str:
+    """A text that may hold what a caller sent, at a length that is worth an answer."""
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
 def problem_json(problem: Mapping[str, Any]) -> bytes:
@@ -178,7 +189,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     detail = public_detail(error)
     if detail != error.detail:
         _log.warning("refused: %s", detail, extra={"fields": {"kind": error.kind, "cause": error.detail}})
-    return _response(problem_of(error, current_request_id()) | {"detail": detail}, _challenge(error))
+    return _response(problem_of(error, current_request_id()) | {"detail": _short(detail)}, _challenge(error))
 
 
 def _challenge(error: ShardwrightError) -> dict[str, str]:
@@ -194,7 +205,16 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     kind = _HTTP_KINDS.get(error.status_code, _OTHER_HTTP)
     note_problem(request.scope, kind)
     detail = f"{request.method} {request.url.path}: {error.detail}"
-    return _response(_details(kind, error.status_code, detail, current_request_id()), error.headers)
+    headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
+    return _response(_details(kind, error.status_code, detail, current_request_id()), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of all routes of a path; the router tells those of the first one."""
+    scopes = {method: dict(request.scope) | {"method": method} for method in _METHODS}
+    return [
+        m for m, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 def _internal() -> dict[str, Any]:

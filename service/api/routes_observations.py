@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from service.api.observation_answers import PostedObservationsAnswer, StoredObservationsAnswer
+from service.api.paging import PageCursor, PageLimit
 from service.api.routes import BODY_PROBLEMS, Body, Given, ObserveCaller, json_response, problem_responses, takes
 
 router = APIRouter()
@@ -41,7 +42,7 @@ def post_observations(caller: ObserveCaller, plan_id: str, body: Body, services:
     ),
 )
 def get_observations(
-    caller: ObserveCaller, plan_id: str, services: Given, limit: str | None = None, cursor: str | None = None
+    caller: ObserveCaller, plan_id: str, services: Given, limit: PageLimit = None, cursor: PageCursor = None
 ) -> Response:
     """Every observation of the plan beside what was predicted, in the order of storing, 1,000 at most at a time."""
     return json_response(services.observing.stored(plan_id, limit, cursor, caller))

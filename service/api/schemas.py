@@ -268,7 +268,7 @@ class StoredEstimateRequest(_Request):
 class DecisionRequest(_Request):
     """Why another version is to serve; ``{}`` will do."""
 
-    reason: str = Field("", max_length=1_000, description="For people; kept with the promotion.")
+    reason: str = Field("", max_length=1_000, pattern=NO_NUL, description="For people; kept with the promotion.")
 
 
 class ObservationBody(_Request):
