@@ -23,6 +23,7 @@ from service.api.model_versions import ModelVersions
 from service.api.observing import Observing
 from service.api.outages import OutageMemory, RememberingLaunches
 from service.api.parsing import Limits
+from service.api.plan_listing import PlanListing
 from service.api.planner_pool import PlannerPool
 from service.api.planner_worker import SourceSpec
 from service.api.planning import Planning
@@ -157,7 +158,8 @@ def running_app(
         prompt = PromptReads()
         metrics.add(QueueCollector(prompt.of(WorkerRepository(engine, settings.worker_stalled_s).queue_state)))
         trail = AuditTrail(engine, current_request_id)
-        plans, decisions = OutageMemory(PlanRepository(engine, trail)), PromotionRepository(engine, trail)
+        repository = PlanRepository(engine, trail)
+        plans, decisions = OutageMemory(repository), PromotionRepository(engine, trail)
         keys = ApiKeyRepository(engine, trail)
         access = _access(settings, keys, metrics)
         trainings = TrainingRepository(engine)
@@ -182,6 +184,7 @@ def running_app(
         services = Services(
             access=access,
             planning=planning,
+            plan_listing=PlanListing(repository),
             models=ModelResources(models, catalog, decisions, trainings),
             observing=Observing(planning.find, ObservationRepository(engine), metrics),
             profiles=ProfileDesk(profiles, terms, request_limits(settings)),

@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.api import problems, routes, routes_models, routes_observations, routes_profiles
+from service.api import problems, routes, routes_models, routes_observations, routes_plans, routes_profiles
 from service.api.access_documents import document_access
 from service.api.answers import Problem
 from service.api.link_documents import document_links
@@ -104,7 +104,7 @@ def _bare_app(lifespan: Any = None) -> FastAPI:
         redirect_slashes=False,
         redoc_url=None,
     )
-    for part in (routes, routes_models, routes_observations, routes_profiles):
+    for part in (routes, routes_plans, routes_models, routes_observations, routes_profiles):
         app.include_router(part.router)
     problems.install(app)
     return app

@@ -17,6 +17,16 @@ _MODEL: Final = {"hardware": "$response.body#/models/0/hardware", "model": "$res
 _LINKS: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
     ("makePlan", "200"): _OF_PLAN,
     ("getPlan", "200"): {name: link for name, link in _OF_PLAN.items() if name != "plan"},
+    ("listPlans", "200"): {
+        "newest": {"operationId": "getPlan", "parameters": {"plan_id": "$response.body#/plans/0/plan_id"}},
+        "next": {"operationId": "listPlans", "parameters": {"cursor": "$response.body#/next_cursor"}},
+    },
+    ("getObservations", "200"): {
+        "next": {
+            "operationId": "getObservations",
+            "parameters": {"plan_id": _PLAN_ID, "cursor": "$response.body#/next_cursor"},
+        }
+    },
     ("postObservations", "201"): {"observations": _OF_PLAN["observations"]},
     ("requestProfiles", "202"): {
         "progress": {"operationId": "getProfiles", "parameters": {"request_id": "$response.body#/request_id"}}

@@ -15,6 +15,8 @@ from service.domain.ports import StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.compare_observations import ComparedCost, compared
 
+CURSOR_PATTERN = r"^[0-9]{1,18}$"
+
 
 class Observing:
     """The answers to /plans/{plan_id}/observations; blocks the calling thread."""
@@ -70,7 +72,7 @@ class Observing:
         Raises:
             ShardwrightError: limit or cursor is not valid, the plan is not stored, or the database is away.
         """
-        most, after = page(limit, cursor)
+        most, after = page(limit, cursor, CURSOR_PATTERN), int(cursor or 0)
         self._find(plan_id, caller)
         # One more than is shown says whether there are more.
         found = self._store.of_plan(plan_id, after, most + 1)

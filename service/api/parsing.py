@@ -76,7 +76,9 @@ def parse_plan(body: bytes, limits: Limits) -> PlanRequest:
     def faults(request: PlanRequest) -> list[Fault]:
         found = conversion_faults(request) + problem_faults(posed_problem(request))
         if (request.time_limit_ms or 0) > limits.max_time_limit_ms:
-            found.append(Fault("/time_limit_ms", f"must be at most {limits.max_time_limit_ms}"))
+            found.append(
+                Fault("/time_limit_ms", f"must be at most {limits.max_time_limit_ms} (SHARDWRIGHT_MAX_TIME_LIMIT_MS)")
+            )
         return found
 
     request = _validated(PlanRequest, _sized(parse_object(body), limits), faults)
@@ -200,7 +202,11 @@ def _sized(content: Content, limits: Limits) -> Content:
         ("/constraints/colocate", _NAMES_PER_TABLE * most, _count_names(_constraint(content, "colocate"))),
         ("/constraints/separate", _NAMES_PER_TABLE * most, _count_names(_constraint(content, "separate"))),
     ]
-    faults = [Fault(at, f"at most {limit} are taken, got {count}") for at, limit, count in counts if count > limit]
+    faults = [
+        Fault(at, f"at most {limit} are taken, got {count} (SHARDWRIGHT_MAX_TABLES is {most})")
+        for at, limit, count in counts
+        if count > limit
+    ]
     if faults:
         raise InvalidRequest(faults)
     return content

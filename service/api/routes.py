@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from pydantic import BaseModel
 
 from service.api.access import Access
 from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
+from service.api.entity_tags import tagged
 from service.api.model_resources import ModelResources
 from service.api.observing import Observing
+from service.api.plan_listing import PlanListing
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
 from service.api.profiling import ProfileDesk
@@ -30,6 +32,7 @@ class Services:
     Attributes:
         access: tells who calls, and what they may.
         planning: answers questions.
+        plan_listing: tells which plans there are.
         models: tells which versions there are and which serve, and changes it.
         observing: takes what launchers measured.
         profiles: answers about tables to be measured.
@@ -42,6 +45,7 @@ class Services:
 
     access: Access
     planning: Planning
+    plan_listing: PlanListing
     models: ModelResources
     observing: Observing
     profiles: ProfileDesk
@@ -82,6 +86,8 @@ async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody
 
 # Within the function only: a client that does not read its answer must not keep the room.
 Body = Annotated[ReceivedBody, Depends(_body, scope="function")]
+
+IfNoneMatch = Annotated[str | None, Header(description="ETags of answers that the caller has; `*` for any.")]
 
 router = APIRouter()
 """Of the resources of this file."""
@@ -160,14 +166,18 @@ def post_estimate(caller: PlanCaller, body: Body, services: Given) -> Response:
     response_model=PlanAnswer,
     responses=problem_responses(
         {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
-    ),
+    )
+    | {
+        200: {"headers": {"ETag": {"description": "Of this answer.", "schema": {"type": "string"}}}},
+        304: {"description": "The caller has the answer: If-None-Match named its ETag."},
+    },
 )
-def get_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
+def get_plan(caller: PlanCaller, plan_id: str, services: Given, if_none_match: IfNoneMatch = None) -> Response:
     """The answer as it was given when the plan was made, to who asked for it and to keys with the scope admin."""
     response = json_response(services.planning.stored(plan_id, caller))
     # It may be kept by who got it, and is to be asked for again: it may have given way to a better one.
     response.headers["Cache-Control"] = "private, no-cache"
-    return response
+    return tagged(response, if_none_match)
 
 
 @router.delete(
