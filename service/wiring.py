@@ -18,6 +18,7 @@ from sqlalchemy import Engine, exc
 from service.api.access import Access
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
+from service.api.idempotency import IdempotentCalls
 from service.api.model_resources import ModelResources
 from service.api.model_versions import ModelVersions
 from service.api.observing import Observing
@@ -45,6 +46,7 @@ from service.storage.api_keys import ApiKeyRepository
 from service.storage.audit import AuditTrail
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
+from service.storage.idempotency import IdempotencyRepository, note_effect
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
@@ -72,6 +74,9 @@ RETRAIN = "service.wiring:retrain_at_night"
 _BACKLOG = 2_048
 _BODIES_PER_THREAD = 4
 _MAX_HEADERS_BYTES = 128 * 1024
+
+_LEASE_SPARE_S = 60.0
+"""Seconds that a call may take beyond the largest time limit before its idempotency key is free for another try."""
 
 _EMBEDDED_CHECK_S = 5.0
 
@@ -157,7 +162,7 @@ def running_app(
         migrate.upgrade(engine)
         prompt = PromptReads()
         metrics.add(QueueCollector(prompt.of(WorkerRepository(engine, settings.worker_stalled_s).queue_state)))
-        trail = AuditTrail(engine, current_request_id)
+        trail = AuditTrail(engine, current_request_id, note_effect)
         repository = PlanRepository(engine, trail)
         plans, decisions = OutageMemory(repository), PromotionRepository(engine, trail)
         keys = ApiKeyRepository(engine, trail)
@@ -190,6 +195,9 @@ def running_app(
             profiles=ProfileDesk(profiles, terms, request_limits(settings)),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
+            keyed_calls=IdempotentCalls(
+                IdempotencyRepository(engine, settings.max_time_limit_ms / 1000 + _LEASE_SPARE_S)
+            ),
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
             bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
             threads=threads,

@@ -12,6 +12,7 @@ from service.api.access import Access
 from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.entity_tags import tagged
+from service.api.idempotency import IdempotencyKey, IdempotentCalls
 from service.api.model_resources import ModelResources
 from service.api.observing import Observing
 from service.api.plan_listing import PlanListing
@@ -23,6 +24,10 @@ from service.domain.callers import Caller, Scope
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
 PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+
+MadeOnce = Callable[[Caller, ReceivedBody, Callable[[], Response]], Response]
+"""Makes a call of a caller with a body, or gives the answer again that it got under the same Idempotency-Key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class Services:
         profiles: answers about tables to be measured.
         metrics: of this service.
         checks: each part of readiness by name.
+        keyed_calls: makes calls under an Idempotency-Key once.
         body_limits: of request bodies.
         bodies: room for them.
         threads: requests that are worked on at the same time, those that wait for a planning process included.
@@ -51,6 +57,7 @@ class Services:
     profiles: ProfileDesk
     metrics: Metrics
     checks: Mapping[str, Callable[[], Check]]
+    keyed_calls: IdempotentCalls
     body_limits: BodyLimits
     bodies: BodyAdmission
     threads: int
@@ -87,6 +94,16 @@ async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody
 # Within the function only: a client that does not read its answer must not keep the room.
 Body = Annotated[ReceivedBody, Depends(_body, scope="function")]
 
+
+def _once(request: Request, services: Given, idempotency_key: IdempotencyKey = None) -> MadeOnce:
+    def made_once(caller: Caller, body: ReceivedBody, make: Callable[[], Response]) -> Response:
+        return services.keyed_calls.answer(idempotency_key, caller, request, body.content, make)
+
+    return made_once
+
+
+Once = Annotated[MadeOnce, Depends(_once)]
+
 IfNoneMatch = Annotated[str | None, Header(description="ETags of answers that the caller has; `*` for any.")]
 
 router = APIRouter()
@@ -108,6 +125,7 @@ def takes(*models: str) -> dict[str, Any]:
 BODY_PROBLEMS = {
     408: "The body took too long.",
     413: "The body is too large.",
+    409: "The first call under this Idempotency-Key runs still, or its answer is lost: the problem's type says which.",
     415: "The body is not JSON.",
     503: "No room for now, see Retry-After.",
 }
@@ -135,9 +153,9 @@ BODY_PROBLEMS = {
     ),
     openapi_extra=takes("PlanRequest"),
 )
-def post_plan(caller: PlanCaller, body: Body, services: Given) -> Response:
+def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
-    return json_response(services.planning.plan(body.content, body.arrived, caller))
+    return once(caller, body, lambda: json_response(services.planning.plan(body.content, body.arrived, caller)))
 
 
 @router.post(
@@ -154,9 +172,9 @@ def post_plan(caller: PlanCaller, body: Body, services: Given) -> Response:
     ),
     openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )
-def post_estimate(caller: PlanCaller, body: Body, services: Given) -> Response:
+def post_estimate(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    return json_response(services.planning.estimate(body.content, caller))
+    return once(caller, body, lambda: json_response(services.planning.estimate(body.content, caller)))
 
 
 @router.get(

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from service.api.observation_answers import PostedObservationsAnswer, StoredObservationsAnswer
 from service.api.observing import CURSOR_PATTERN
 from service.api.paging import NEXT_LINK, PageLimit, cursor_schema, linked
-from service.api.routes import BODY_PROBLEMS, Body, Given, ObserveCaller, json_response, problem_responses, takes
+from service.api.routes import BODY_PROBLEMS, Body, Given, ObserveCaller, Once, json_response, problem_responses, takes
 
 router = APIRouter()
 """Of the resource of this file."""
@@ -30,9 +30,10 @@ _Cursor = Annotated[
     ),
     openapi_extra=takes("ObservationsRequest"),
 )
-def post_observations(caller: ObserveCaller, plan_id: str, body: Body, services: Given) -> Response:
+def post_observations(caller: ObserveCaller, plan_id: str, body: Body, services: Given, once: Once) -> Response:
     """Stores times by rank and step range, each once, and answers with what was predicted beside them."""
-    return json_response(services.observing.post(plan_id, body.content, caller), 201)
+    observing = services.observing
+    return once(caller, body, lambda: json_response(observing.post(plan_id, body.content, caller), 201))
 
 
 @router.get(
