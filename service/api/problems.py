@@ -120,6 +120,16 @@ class UnsupportedMediaType(ShardwrightError):
     kind = "unsupported_media_type"
 
 
+def status_of(kind: str) -> int:
+    """The HTTP status of a kind of problem."""
+    return _STATUS.get(kind, 500)
+
+
+def title_of(kind: str) -> str:
+    """The title of a kind of problem."""
+    return _TITLES.get(kind, _TITLES["internal_error"])
+
+
 def kinds() -> list[str]:
     """All kinds of problems that an answer can be, which is a closed set."""
     return [*_TITLES, _OTHER_HTTP, CLIENT_CLOSED_REQUEST]
@@ -132,7 +142,7 @@ def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:
         error: what was raised.
         instance: the request's id.
     """
-    status = _STATUS.get(error.kind, 500)
+    status = status_of(error.kind)
     problem = _details(error.kind, status, error.detail, instance)
     if error.kind in _POINTERS:
         problem["pointer"] = _POINTERS[error.kind]
@@ -152,7 +162,7 @@ def public_detail(error: ShardwrightError) -> str:
 
 
 def _details(kind: str, status: int, detail: str, instance: str) -> dict[str, Any]:
-    title = _TITLES.get(kind, _TITLES["internal_error"])
+    title = title_of(kind)
     short = {"detail": _short(detail), "instance": instance}
     return {"type": TYPE_PREFIX + kind, "title": title, "status": status} | short
 

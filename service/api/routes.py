@@ -138,6 +138,7 @@ BODY_PROBLEMS = {
 @router.post(
     "/plan",
     operation_id="makePlan",
+    tags=["plans"],
     summary="Plan where tables go",
     response_model=PlanAnswer,
     responses=problem_responses(
@@ -161,6 +162,7 @@ def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Re
 @router.post(
     "/estimate",
     operation_id="estimatePlan",
+    tags=["plans"],
     summary="Price a placement",
     response_model=EstimateAnswer,
     responses=problem_responses(
@@ -180,6 +182,7 @@ def post_estimate(caller: PlanCaller, body: Body, services: Given, once: Once) -
 @router.get(
     "/plans/{plan_id}",
     operation_id="getPlan",
+    tags=["plans"],
     summary="A stored plan",
     response_model=PlanAnswer,
     responses=problem_responses(
@@ -201,6 +204,7 @@ def get_plan(caller: PlanCaller, plan_id: str, services: Given, if_none_match: I
 @router.delete(
     "/plans/{plan_id}",
     operation_id="deletePlan",
+    tags=["plans"],
     summary="Give up a stored plan",
     status_code=204,
     response_class=Response,
@@ -222,6 +226,7 @@ def delete_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
 @router.get(
     "/plans/{from_plan_id}/diff/{to_plan_id}",
     operation_id="diffPlans",
+    tags=["plans"],
     summary="What moves between two stored plans",
     response_model=PlanDiffAnswer,
     responses=problem_responses(
@@ -233,7 +238,7 @@ def get_plan_diff(caller: PlanCaller, from_plan_id: str, to_plan_id: str, servic
     return json_response(services.planning.diff(from_plan_id, to_plan_id, caller))
 
 
-@router.get("/healthz", operation_id="getHealth", summary="Whether the process is alive")
+@router.get("/healthz", operation_id="getHealth", tags=["operation"], summary="Whether the process is alive")
 async def get_health() -> HealthAnswer:
     """Looks at nothing else."""
     return HealthAnswer(status="ok")
@@ -242,6 +247,7 @@ async def get_health() -> HealthAnswer:
 @router.get(
     "/readyz",
     operation_id="getReadiness",
+    tags=["operation"],
     summary="Whether models are loaded and the database is reachable",
     response_model=ReadinessAnswer,
     responses={503: {"model": ReadinessAnswer, "description": "Something is missing."}},
@@ -257,6 +263,7 @@ def get_readiness(services: Given) -> Response:
 @router.get(
     "/metrics",
     operation_id="getMetrics",
+    tags=["operation"],
     summary="Metrics for Prometheus",
     response_class=Response,
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},

@@ -15,7 +15,7 @@ from service.api.routes import (
     takes,
 )
 
-router = APIRouter()
+router = APIRouter(tags=["models"])
 """Of the resources of this file."""
 
 _DECISION_PROBLEMS = BODY_PROBLEMS | {

@@ -9,7 +9,7 @@ from service.api.observing import CURSOR_PATTERN
 from service.api.paging import NEXT_LINK, PageLimit, cursor_schema, linked
 from service.api.routes import BODY_PROBLEMS, Body, Given, ObserveCaller, Once, json_response, problem_responses, takes
 
-router = APIRouter()
+router = APIRouter(tags=["observations"])
 """Of the resource of this file."""
 
 _Cursor = Annotated[

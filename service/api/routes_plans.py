@@ -9,7 +9,7 @@ from service.api.paging import NEXT_LINK, PageLimit, cursor_schema, linked, page
 from service.api.plan_listing import CURSOR_PATTERN, PAGE
 from service.api.routes import Given, PlanCaller, json_response, problem_responses
 
-router = APIRouter()
+router = APIRouter(tags=["plans"])
 """Of the resource of this file."""
 
 _Cursor = Annotated[

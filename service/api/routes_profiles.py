@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from service.api.profile_answers import ProfilesAnswer
 from service.api.routes import BODY_PROBLEMS, Body, Given, Once, PlanCaller, json_response, problem_responses, takes
 
-router = APIRouter()
+router = APIRouter(tags=["profiles"])
 
 
 @router.post(
