@@ -18,7 +18,6 @@ _LINKS: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
     ("makePlan", "200"): _OF_PLAN,
     ("getPlan", "200"): {name: link for name, link in _OF_PLAN.items() if name != "plan"},
     ("listPlans", "200"): {
-        "newest": {"operationId": "getPlan", "parameters": {"plan_id": "$response.body#/plans/0/plan_id"}},
         "next": {"operationId": "listPlans", "parameters": {"cursor": "$response.body#/next_cursor"}},
     },
     ("getObservations", "200"): {

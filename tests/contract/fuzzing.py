@@ -29,6 +29,9 @@ _ROOT = Path(__file__).parents[2]
 _CONFIG = Path(__file__).with_name("schemathesis.toml")
 _COUNTS = re.compile(r"^Test cases:\n +([\d,]+) generated(?:, ([\d,]+) found)?", re.MULTILINE)
 
+_LEAST_LINKS = 5
+"""Along fewer links sequences of calls hardly get anywhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
@@ -113,8 +116,10 @@ def main() -> int:
             found.append(fuzz(service.url, headers, options.examples, options.seed + len(found)))
             print(found[-1].output, flush=True)
     cases, failures = sum(run.cases for run in found), sum(run.failures for run in found)
+    links = max(run.links for run in found)
+    print(f"calls were made along {links} links of the document")
     print(f"{cases} cases, {failures} failures")
-    return int(failures > 0 or cases < options.cases)
+    return int(failures > 0 or cases < options.cases or links < _LEAST_LINKS)
 
 
 if __name__ == "__main__":
