@@ -1,4 +1,4 @@
-# make serve | test | test-all | test-torchrec | check | audit | bench | format | setup
+# make serve | test | test-all | test-torchrec | fuzz | contract | check | audit | bench | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu
@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test test-all test-torchrec check audit bench format
+.PHONY: setup serve test test-all test-torchrec fuzz contract check audit bench format
 
 setup: $(STAMP)
 
@@ -36,7 +36,15 @@ test: setup
 test-all: setup
 	TEST_ALL_EXAMPLES=1 $(BIN)/python -m pytest -m "not gpu"
 
-check: setup
+# Bounded by the number of cases, and by 20 minutes.
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.contract.fuzzing --cases 5000
+
+# What changed since the last tag that clients of then would break on.
+contract: setup
+	$(BIN)/python -m tests.contract.breaking
+
+check: setup contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

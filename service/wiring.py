@@ -14,11 +14,13 @@ from sqlalchemy import Engine, exc
 from service.api.access import Access
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
+from service.api.idempotency import IdempotentCalls
 from service.api.model_resources import ModelResources
 from service.api.model_versions import ModelVersions
 from service.api.observing import Observing
 from service.api.outages import OutageMemory, RememberingLaunches
 from service.api.parsing import Limits
+from service.api.plan_listing import PlanListing
 from service.api.planner_pool import PlannerPool
 from service.api.planner_worker import SourceSpec
 from service.api.planning import Planning
@@ -37,6 +39,7 @@ from service.storage.api_keys import ApiKeyRepository
 from service.storage.audit import AuditTrail
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
+from service.storage.idempotency import IdempotencyRepository, note_effect
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
@@ -60,6 +63,9 @@ MODEL_STORE = "service.registry.store:ModelStore"
 
 _BODIES_PER_THREAD = 4
 _MAX_HEADERS_BYTES = 128 * 1024
+
+_LEASE_SPARE_S = 60.0
+"""Seconds that a call may take beyond the largest time limit before its idempotency key is free for another try."""
 
 _EMBEDDED_CHECK_S = 5.0
 
@@ -139,8 +145,9 @@ def running_app(
         migrate.upgrade(engine)
         prompt = PromptReads()
         metrics.add(QueueCollector(prompt.of(WorkerRepository(engine, settings.worker_stalled_s).queue_state)))
-        trail = AuditTrail(engine, current_request_id)
-        plans, decisions = OutageMemory(PlanRepository(engine, trail)), PromotionRepository(engine, trail)
+        trail = AuditTrail(engine, current_request_id, note_effect)
+        repository = PlanRepository(engine, trail)
+        plans, decisions = OutageMemory(repository), PromotionRepository(engine, trail)
         keys = ApiKeyRepository(engine, trail)
         access = _access(settings, keys, metrics)
         trainings = TrainingRepository(engine)
@@ -165,11 +172,15 @@ def running_app(
         services = Services(
             access=access,
             planning=planning,
+            plan_listing=PlanListing(repository),
             models=ModelResources(models, catalog, decisions, trainings),
             observing=Observing(planning.find, ObservationRepository(engine), metrics),
             profiles=ProfileDesk(profiles, terms, request_limits(settings)),
             metrics=metrics,
             checks={"models": models.check, "database": database_check(engine), "planner": pool.check},
+            keyed_calls=IdempotentCalls(
+                IdempotencyRepository(engine, settings.max_time_limit_ms / 1000 + _LEASE_SPARE_S)
+            ),
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
             bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
             threads=threads,

@@ -1,22 +1,21 @@
 """Takes what launchers measured, and shows it beside what was predicted."""
 
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from service.api.observation_answers import ObservationAnswer, PostedObservationsAnswer, StoredObservationsAnswer
 from service.api.observation_conversion import observation_answer, observations_of, rank_faults, summary_answers
+from service.api.paging import page
 from service.api.parsing import parse_observations
 from service.domain.callers import Caller
-from service.domain.errors import Fault, InvalidRequest, PlanNotFound
+from service.domain.errors import InvalidRequest, PlanNotFound
 from service.domain.launch_ports import ObservationStore
 from service.domain.observations import StoredObservation
 from service.domain.ports import StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.compare_observations import ComparedCost, compared
 
-_PAGE = 1_000
-_CURSOR = r"[0-9]{1,18}"
+CURSOR_PATTERN = r"^[0-9]{1,18}$"
 
 
 class Observing:
@@ -73,7 +72,7 @@ class Observing:
         Raises:
             ShardwrightError: limit or cursor is not valid, the plan is not stored, or the database is away.
         """
-        most, after = _page(limit, cursor)
+        most, after = page(limit, cursor, CURSOR_PATTERN), int(cursor or 0)
         self._find(plan_id, caller)
         # One more than is shown says whether there are more.
         found = self._store.of_plan(plan_id, after, most + 1)
@@ -85,18 +84,6 @@ class Observing:
             summary=summary_answers(costs),
             next_cursor=str(shown[-1].id) if len(found) > most else None,
         )
-
-
-def _page(limit: str | None, cursor: str | None) -> tuple[int, int]:
-    """How many, and after which id."""
-    faults = []
-    if limit is not None and not (re.fullmatch(r"[0-9]{1,4}", limit) and 1 <= int(limit) <= _PAGE):
-        faults.append(Fault("", f"must be a whole number from 1 to {_PAGE}", parameter="limit"))
-    if cursor is not None and not re.fullmatch(_CURSOR, cursor):
-        faults.append(Fault("", "must be the next_cursor of an answer", parameter="cursor"))
-    if faults:
-        raise InvalidRequest(faults)
-    return int(limit or _PAGE), int(cursor or 0)
 
 
 def _answers(

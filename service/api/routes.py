@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from pydantic import BaseModel
 
 from service.api.access import Access
 from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
+from service.api.entity_tags import tagged
+from service.api.idempotency import IdempotencyKey, IdempotentCalls
 from service.api.model_resources import ModelResources
 from service.api.observing import Observing
+from service.api.plan_listing import PlanListing
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
 from service.api.profiling import ProfileDesk
@@ -23,6 +26,10 @@ from service.telemetry.metrics import CONTENT_TYPE, Metrics
 PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
+MadeOnce = Callable[[Caller, ReceivedBody, Callable[[], Response]], Response]
+"""Makes a call of a caller with a body, or gives the answer again that it got under the same Idempotency-Key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What the resources work with.
@@ -30,11 +37,13 @@ class Services:
     Attributes:
         access: tells who calls, and what they may.
         planning: answers questions.
+        plan_listing: tells which plans there are.
         models: tells which versions there are and which serve, and changes it.
         observing: takes what launchers measured.
         profiles: answers about tables to be measured.
         metrics: of this service.
         checks: each part of readiness by name.
+        keyed_calls: makes calls under an Idempotency-Key once.
         body_limits: of request bodies.
         bodies: room for them.
         threads: requests that are worked on at the same time, those that wait for a planning process included.
@@ -42,11 +51,13 @@ class Services:
 
     access: Access
     planning: Planning
+    plan_listing: PlanListing
     models: ModelResources
     observing: Observing
     profiles: ProfileDesk
     metrics: Metrics
     checks: Mapping[str, Callable[[], Check]]
+    keyed_calls: IdempotentCalls
     body_limits: BodyLimits
     bodies: BodyAdmission
     threads: int
@@ -83,6 +94,18 @@ async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody
 # Within the function only: a client that does not read its answer must not keep the room.
 Body = Annotated[ReceivedBody, Depends(_body, scope="function")]
 
+
+def _once(request: Request, services: Given, idempotency_key: IdempotencyKey = None) -> MadeOnce:
+    def made_once(caller: Caller, body: ReceivedBody, make: Callable[[], Response]) -> Response:
+        return services.keyed_calls.answer(idempotency_key, caller, request, body.content, make)
+
+    return made_once
+
+
+Once = Annotated[MadeOnce, Depends(_once)]
+
+IfNoneMatch = Annotated[str | None, Header(description="ETags of answers that the caller has; `*` for any.")]
+
 router = APIRouter()
 """Of the resources of this file."""
 
@@ -102,6 +125,7 @@ def takes(*models: str) -> dict[str, Any]:
 BODY_PROBLEMS = {
     408: "The body took too long.",
     413: "The body is too large.",
+    409: "The first call under this Idempotency-Key runs still, or its answer is lost: the problem's type says which.",
     415: "The body is not JSON.",
     503: "No room for now, see Retry-After.",
 }
@@ -114,6 +138,7 @@ BODY_PROBLEMS = {
 @router.post(
     "/plan",
     operation_id="makePlan",
+    tags=["plans"],
     summary="Plan where tables go",
     response_model=PlanAnswer,
     responses=problem_responses(
@@ -129,14 +154,15 @@ BODY_PROBLEMS = {
     ),
     openapi_extra=takes("PlanRequest"),
 )
-def post_plan(caller: PlanCaller, body: Body, services: Given) -> Response:
+def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
-    return json_response(services.planning.plan(body.content, body.arrived, caller))
+    return once(caller, body, lambda: json_response(services.planning.plan(body.content, body.arrived, caller)))
 
 
 @router.post(
     "/estimate",
     operation_id="estimatePlan",
+    tags=["plans"],
     summary="Price a placement",
     response_model=EstimateAnswer,
     responses=problem_responses(
@@ -148,31 +174,37 @@ def post_plan(caller: PlanCaller, body: Body, services: Given) -> Response:
     ),
     openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )
-def post_estimate(caller: PlanCaller, body: Body, services: Given) -> Response:
+def post_estimate(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    return json_response(services.planning.estimate(body.content, caller))
+    return once(caller, body, lambda: json_response(services.planning.estimate(body.content, caller)))
 
 
 @router.get(
     "/plans/{plan_id}",
     operation_id="getPlan",
+    tags=["plans"],
     summary="A stored plan",
     response_model=PlanAnswer,
     responses=problem_responses(
         {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
-    ),
+    )
+    | {
+        200: {"headers": {"ETag": {"description": "Of this answer.", "schema": {"type": "string"}}}},
+        304: {"description": "The caller has the answer: If-None-Match named its ETag."},
+    },
 )
-def get_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
+def get_plan(caller: PlanCaller, plan_id: str, services: Given, if_none_match: IfNoneMatch = None) -> Response:
     """The answer as it was given when the plan was made, to who asked for it and to keys with the scope admin."""
     response = json_response(services.planning.stored(plan_id, caller))
     # It may be kept by who got it, and is to be asked for again: it may have given way to a better one.
     response.headers["Cache-Control"] = "private, no-cache"
-    return response
+    return tagged(response, if_none_match)
 
 
 @router.delete(
     "/plans/{plan_id}",
     operation_id="deletePlan",
+    tags=["plans"],
     summary="Give up a stored plan",
     status_code=204,
     response_class=Response,
@@ -194,6 +226,7 @@ def delete_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
 @router.get(
     "/plans/{from_plan_id}/diff/{to_plan_id}",
     operation_id="diffPlans",
+    tags=["plans"],
     summary="What moves between two stored plans",
     response_model=PlanDiffAnswer,
     responses=problem_responses(
@@ -205,7 +238,7 @@ def get_plan_diff(caller: PlanCaller, from_plan_id: str, to_plan_id: str, servic
     return json_response(services.planning.diff(from_plan_id, to_plan_id, caller))
 
 
-@router.get("/healthz", operation_id="getHealth", summary="Whether the process is alive")
+@router.get("/healthz", operation_id="getHealth", tags=["operation"], summary="Whether the process is alive")
 async def get_health() -> HealthAnswer:
     """Looks at nothing else."""
     return HealthAnswer(status="ok")
@@ -214,6 +247,7 @@ async def get_health() -> HealthAnswer:
 @router.get(
     "/readyz",
     operation_id="getReadiness",
+    tags=["operation"],
     summary="Whether models are loaded and the database is reachable",
     response_model=ReadinessAnswer,
     responses={503: {"model": ReadinessAnswer, "description": "Something is missing."}},
@@ -229,6 +263,7 @@ def get_readiness(services: Given) -> Response:
 @router.get(
     "/metrics",
     operation_id="getMetrics",
+    tags=["operation"],
     summary="Metrics for Prometheus",
     response_class=Response,
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},

@@ -8,13 +8,14 @@ from service.api.routes import (
     AdminCaller,
     Body,
     Given,
+    Once,
     PlanCaller,
     json_response,
     problem_responses,
     takes,
 )
 
-router = APIRouter()
+router = APIRouter(tags=["models"])
 """Of the resources of this file."""
 
 _DECISION_PROBLEMS = BODY_PROBLEMS | {
@@ -50,10 +51,11 @@ def get_model(_: PlanCaller, hardware: str, model: str, services: Given) -> Resp
     openapi_extra=takes("DecisionRequest"),
 )
 def post_promotion(
-    caller: AdminCaller, hardware: str, model: str, version: str, body: Body, services: Given
+    caller: AdminCaller, hardware: str, model: str, version: str, body: Body, services: Given, once: Once
 ) -> Response:
     """All replicas follow within seconds; the version is its number, or analytic. Where it serves nothing changes."""
-    return json_response(services.models.promote(hardware, model, version, body.content, caller))
+    models = services.models
+    return once(caller, body, lambda: json_response(models.promote(hardware, model, version, body.content, caller)))
 
 
 @router.post(
@@ -63,10 +65,14 @@ def post_promotion(
     response_model=PromotionAnswer,
     responses=problem_responses(
         _DECISION_PROBLEMS
-        | {404: "There is no such model, or the version is not there any more.", 409: "No version served before."}
+        | {
+            404: "There is no such model, or the version is not there any more.",
+            409: "No version served before, or the first call under this Idempotency-Key runs still.",
+        }
     ),
     openapi_extra=takes("DecisionRequest"),
 )
-def post_rollback(caller: AdminCaller, hardware: str, model: str, body: Body, services: Given) -> Response:
+def post_rollback(caller: AdminCaller, hardware: str, model: str, body: Body, services: Given, once: Once) -> Response:
     """Undoes the last promotion; again, the one before that. All replicas follow within seconds."""
-    return json_response(services.models.rollback(hardware, model, body.content, caller))
+    models = services.models
+    return once(caller, body, lambda: json_response(models.rollback(hardware, model, body.content, caller)))

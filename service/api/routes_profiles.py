@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Response
 
 from service.api.profile_answers import ProfilesAnswer
-from service.api.routes import BODY_PROBLEMS, Body, Given, PlanCaller, json_response, problem_responses, takes
+from service.api.routes import BODY_PROBLEMS, Body, Given, Once, PlanCaller, json_response, problem_responses, takes
 
-router = APIRouter()
+router = APIRouter(tags=["profiles"])
 
 
 @router.post(
@@ -26,13 +26,16 @@ router = APIRouter()
     | {202: {"description": "Queued, once however many ask; Location has where to look."}},
     openapi_extra=takes("ProfilesRequest"),
 )
-def post_profiles(caller: PlanCaller, body: Body, services: Given) -> Response:
+def post_profiles(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Each table alone, at its width, half and a quarter of it; what is known already is not measured again.
 
     POST /plan and POST /estimate do the same by themselves for tables unlike those measured, where a live worker serves
     the hardware; their answers do not wait for it, nor tell of it: ask here with the same tables, or again later.
     """
-    answer = services.profiles.request(body.content, caller)
+    return once(caller, body, lambda: _queued(services.profiles.request(body.content, caller)))
+
+
+def _queued(answer: ProfilesAnswer) -> Response:
     response = json_response(answer, 202)
     response.headers["Location"] = f"/profiles/{answer.request_id}"
     return response

@@ -259,6 +259,41 @@ class PlanStore(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class PlanPlace:
+    """Where a plan stands among those that there are."""
+
+    created_at: datetime
+    plan_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPlan:
+    """A stored plan in short."""
+
+    place: PlanPlace
+    hardware: str
+    algorithm: str
+    status: str
+    max_cost_ms: float
+
+
+class PlanIndex(Protocol):
+    """Tells which plans there are."""
+
+    def listed(self, caller: Caller, after: PlanPlace | None, most: int) -> list[ListedPlan]:
+        """Plans that are there for a caller, the newest first; listing is no use of them.
+
+        Args:
+            caller: who asks.
+            after: the last one that the caller has seen; None from the newest on.
+            most: how many at most.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
+
 class RetentionStore(Protocol):
     """Deletes what is kept no longer; all of it raises StorageUnavailable where the database cannot be reached."""
 

@@ -15,6 +15,7 @@ class Kept(StrEnum):
     PROFILE_REQUESTS = "profile requests"
     PROFILES = "profiles"
     MEASUREMENTS = "measurements"
+    IDEMPOTENCY_KEYS = "idempotency keys"
 
 
 @dataclass(frozen=True, slots=True)

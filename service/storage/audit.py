@@ -35,15 +35,19 @@ class Change:
 class AuditTrail:
     """Puts calls on record in Postgres."""
 
-    def __init__(self, engine: Engine, request_id: Callable[[], str] = str) -> None:
+    def __init__(
+        self, engine: Engine, request_id: Callable[[], str] = str, note: Callable[[Connection], None] = lambda _: None
+    ) -> None:
         """Uses the engine's pool; opens no connection yet.
 
         Args:
             engine: on the database.
             request_id: tells the id of the HTTP request that is handled, or the empty string.
+            note: notes beside, in the transaction of a call, that it took effect.
         """
         self._engine = engine
         self._request_id = request_id
+        self._note = note
 
     @contextmanager
     def recorded(self, call: AdminCall, prepare: Callable[[], None] = lambda: None) -> Iterator[Change]:
@@ -64,6 +68,7 @@ class AuditTrail:
                 change = Change(connection, call.subject)
                 yield change
                 self._add(connection, AdminCall(call.actor, call.action, change.subject), change.outcome)
+                self._note(connection)
         except ShardwrightError as error:
             self._failed(call, error)
             raise

@@ -2,14 +2,14 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Engine, Select, false, func, or_, select, true, union, update
+from sqlalchemy import ColumnElement, Engine, Select, false, func, or_, select, true, tuple_, union, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.domain.access import Action, AdminCall
 from service.domain.callers import Caller
 from service.domain.errors import PlanNotFound
-from service.domain.ports import StoredPlan
+from service.domain.ports import ListedPlan, PlanPlace, StoredPlan
 from service.storage.audit import AuditTrail
 from service.storage.engine import storage_errors
 from service.storage.plan_owners import give, hold, owned_by, take, there_for
@@ -91,6 +91,23 @@ class PlanRepository:
             taken = take(connection, plan_id, caller)
         if not taken:
             raise PlanNotFound.under(plan_id)
+
+    def listed(self, caller: Caller, after: PlanPlace | None, most: int) -> list[ListedPlan]:
+        """The ``PlanIndex`` of the domain.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        status = PlanRow.answer["status"].astext
+        columns = PlanRow.created_at, PlanRow.plan_id, PlanRow.hardware, PlanRow.algorithm, status, PlanRow.max_cost_ms
+        place = tuple_(PlanRow.created_at, PlanRow.plan_id)
+        found = select(*columns).where(there_for(caller)).order_by(PlanRow.created_at.desc(), PlanRow.plan_id.desc())
+        if after is not None:
+            found = found.where(place < (after.created_at, after.plan_id))
+        with storage_errors(), Session(self._engine) as session:
+            return [
+                ListedPlan(PlanPlace(at, plan_id), *rest) for at, plan_id, *rest in session.execute(found.limit(most))
+            ]
 
     def models_named(self, days: float) -> set[str]:
         """Names of the versions of plans asked for in the last days, and of all answers kept for launches and observed.

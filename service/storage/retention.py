@@ -18,6 +18,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from service.domain.profiles import ProfileState
 from service.domain.retention import Kept, Retention, TrainedBench
 from service.storage.engine import storage_errors
+from service.storage.idempotency import is_over
+from service.storage.idempotency_rows import IdempotencyRow
 from service.storage.plan_owners import has_owner
 from service.storage.profile_rows import ProfileRequestRow, ProfileRow, PrunedProfilesRow, RequestedProfileRow
 from service.storage.rows import (
@@ -80,6 +82,7 @@ class RetentionRepository:
                 Kept.PROFILE_REQUESTS: _count(session, *_prunable(Kept.PROFILE_REQUESTS, keep)),
                 Kept.PROFILES: _count(session, ProfileRow, _done_with(keep) & ~_asked_for_by_kept(keep)),
                 Kept.MEASUREMENTS: sum(measured),
+                Kept.IDEMPOTENCY_KEYS: _count(session, IdempotencyRow, is_over()),
             }
 
 
@@ -116,6 +119,7 @@ def _prunable(kind: Kept, keep: Retention) -> tuple[type[Row], ColumnElement[boo
     next_plan = aliased(PlanRow)
     conditions: dict[Kept, tuple[type[Row], ColumnElement[bool]]] = {
         Kept.OBSERVATIONS: (ObservationRow, _older(ObservationRow.observed_at, keep.observations)),
+        Kept.IDEMPOTENCY_KEYS: (IdempotencyRow, is_over()),
         Kept.LAUNCHES: (LaunchRow, _older(LaunchRow.last_used_at, keep.plans)),
         Kept.ANSWERS: (GivenAnswerRow, ~exists().where(_gave(LaunchRow)) & ~exists().where(_gave(ObservationRow))),
         Kept.PLANS: (

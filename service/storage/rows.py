@@ -67,6 +67,7 @@ class PlanRow(Row):
     """A plan with the request that it answers."""
 
     __tablename__ = "plans"
+    __table_args__ = (Index("ix_plans_created_at_plan_id", "created_at", "plan_id"),)
 
     plan_id: Mapped[str] = mapped_column(primary_key=True)
     hardware: Mapped[str]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import ColumnElement, Engine, Text, TextClause, func, text
 
 from service.domain.callers import ANONYMOUS, WITHOUT_KEY
+from service.domain.idempotency import KeptAnswer, KeyedCall
 from service.domain.launches import Launch
 from service.domain.observations import Observation
 from service.domain.ports import RetentionStore, StoredPlan
@@ -22,6 +23,7 @@ from service.domain.retention import Kept, Retention, TrainedBench
 from service.domain.tables import Optimizer, Table
 from service.storage import retention
 from service.storage.engine import build_engine
+from service.storage.idempotency import IdempotencyRepository
 from service.storage.launches import LaunchRepository
 from service.storage.measurements import MeasurementRepository
 from service.storage.observations import ObservationRepository
@@ -422,6 +424,20 @@ def test_asking_again_keeps_a_request(engine: Engine) -> None:
     one = TableProfile("cpu-x", Table("t", 1, 64, 2.0), 512, Optimizer.SGD)
     ProfileRepository(engine).request([("t", one)], "a", ProfileTerms(100, 30, 60))
     assert pruned(engine)[Kept.PROFILE_REQUESTS] == 0
+
+
+def test_idempotency_keys_go_after_a_day(engine: Engine) -> None:
+    store = IdempotencyRepository(engine, 60)
+    for key, hours in (("new", 23), ("old", 25)):
+        call = KeyedCall("a", key, "hash", "claim")
+        assert store.begin(call) is None
+        store.keep(call, KeptAnswer(200, None, "{}"))
+        with engine.begin() as connection:
+            aged = "UPDATE idempotency_keys SET created_at = now() - make_interval(hours => :hours) WHERE key = :key"
+            connection.execute(text(aged), {"hours": hours, "key": key})
+    assert RetentionRepository(engine).prunable(KEEP, ())[Kept.IDEMPOTENCY_KEYS] == 1
+    assert pruned(engine)[Kept.IDEMPOTENCY_KEYS] == 1
+    assert left(engine, "idempotency_keys", "key") == {"new"}
 
 
 def test_a_bench_without_a_number_is_left_alone(engine: Engine) -> None:
