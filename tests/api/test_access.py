@@ -308,6 +308,20 @@ def test_with_the_database_away_the_last_copy_serves() -> None:
     assert store.noted == [{"1"}]
 
 
+def test_a_use_that_cannot_be_noted_is_noted_later() -> None:
+    store = Kept(k1=KEY)
+    made = access(store, Clock())
+    assert let_in(made, sent("k1"))
+    known = store.all()
+    store.away = True
+    with pytest.raises(StorageUnavailable):
+        made.follow(known)
+    store.away = False
+    for _ in range(2):
+        made.follow(known)
+    assert store.noted == [{"1"}]
+
+
 def test_wrong_keys_ask_the_database_a_few_times_a_second_at_most() -> None:
     store, clock = Kept(k1=KEY), Clock()
     made = access(store, clock)
