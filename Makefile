@@ -1,4 +1,4 @@
-# make serve | test | test-all | check | audit | bench | format | setup
+# make serve | test | test-all | test-torchrec | check | audit | bench | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu
@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test test-all check audit bench format
+.PHONY: setup serve test test-all test-torchrec check audit bench format
 
 setup: $(STAMP)
 
@@ -50,8 +50,14 @@ audit:
 	exit $$code
 
 # TorchRec's requirement fbgemm-gpu would overwrite the CPU build: no dependencies.
+TORCHREC = $(PIP) --no-deps -r benchmarks/requirements-torchrec.txt
+
+test-torchrec: setup
+	$(TORCHREC)
+	$(BIN)/python -m pytest -m "not gpu" tests/client/adapter
+
 bench: setup
-	$(PIP) --no-deps -r benchmarks/requirements-torchrec.txt
+	$(TORCHREC)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planners --quick --write benchmarks/results
 
 format: setup

@@ -221,7 +221,7 @@ def test_the_command_says_what_is_wrong_by_its_exit_code(
 
 def test_the_readme_shows_what_works(real_service: RealService, capsys: pytest.CaptureFixture[str]) -> None:
     readme = (ROOT / "client" / "README.md").read_text()
-    (shown,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    shown = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0]
     exec(shown.replace("http://localhost:8000", real_service.url).replace("h100", "fake"), {})
     assert "Shard(table='user'" in capsys.readouterr().out
     for code, text in EXIT_CODES.items():

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -214,8 +215,8 @@ def test_versions_are_loaded_before_others_are_kept_out(
     checked: list[tuple[int, bool]] = []
 
     @contextmanager
-    def watched() -> Iterator[PromotionChange]:
-        with changing() as change:
+    def watched(*given: Any) -> Iterator[PromotionChange]:
+        with changing(*given) as change:
             inside[0] = True
             yield change
         inside[0] = False
