@@ -55,7 +55,7 @@ EXPOSE 8000
 STOPSIGNAL SIGTERM
 # Alive, not ready: without its database the service still answers, and restarting it would not help.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ.get(\"PORT\", 8000)}/healthz', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ.get(\"SHARDWRIGHT_PORT\", os.environ.get(\"PORT\", 8000))}/healthz', timeout=4)"]
 ENTRYPOINT ["tini", "--", "shardwright"]
 CMD ["serve", "--host", "0.0.0.0"]
 

@@ -1,4 +1,4 @@
-"""API keys, whose plans are whose, and the record of calls that change the service."""
+"""API keys, whose plans and observations are whose, and the record of calls that change the service."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,17 +12,22 @@ down_revision: str | None = "0007"
 branch_labels: Sequence[str] | None = None
 depends_on: Sequence[str] | None = None
 
+_OBSERVED = ["launch_id", "rank", "start_step", "stop_step"]
+_ONCE, _ONCE_FOR_ALL = "uq_observations_once", "uq_observations_plan_id_launch_id_rank_start_step_stop_step"
+
 
 def upgrade() -> None:
-    """Plans that are stored already belong to those who asked without a key: everyone so far."""
+    """What is stored already belongs to those who asked without a key: everyone so far."""
     _create_api_keys()
     _create_plan_owners()
+    _add_observers()
     _create_audit_log()
 
 
 def downgrade() -> None:
-    """Keys, owners and the record are forgotten."""
+    """Keys, owners and the record are forgotten; of what two have observed alike the first stays."""
     op.drop_table("audit_log")
+    _drop_observers()
     op.drop_table("plan_owners")
     op.drop_table("api_keys")
 
@@ -67,6 +72,27 @@ def _create_plan_owners() -> None:
         "INSERT INTO plan_owners (plan_id, owner, owned_since) SELECT plan_id, 'anonymous', created_at FROM plans"
     )
     op.create_index(op.f("ix_plan_owners_owner"), "plan_owners", ["owner"])
+
+
+def _add_observers() -> None:
+    # The default is for replicas of the release before, while they change places.
+    observer = sa.Column("observer", sa.Text(), server_default="anonymous", nullable=False)
+    op.add_column("observations", observer)
+    op.drop_constraint(op.f(_ONCE_FOR_ALL), "observations")
+    op.create_unique_constraint(op.f(_ONCE), "observations", ["plan_id", "observer", *_OBSERVED])
+
+
+def _drop_observers() -> None:
+    op.drop_constraint(op.f(_ONCE), "observations")
+    op.execute(
+        """
+        DELETE FROM observations AS later USING observations AS first
+        WHERE first.id < later.id AND first.plan_id = later.plan_id AND first.launch_id = later.launch_id
+            AND first.rank = later.rank AND first.start_step = later.start_step AND first.stop_step = later.stop_step
+        """
+    )
+    op.create_unique_constraint(op.f(_ONCE_FOR_ALL), "observations", ["plan_id", *_OBSERVED])
+    op.drop_column("observations", "observer")
 
 
 def _create_audit_log() -> None:

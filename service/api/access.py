@@ -36,9 +36,11 @@ _BARE = re.compile(rb"[!-~]+")
 _FORMS: Mapping[bytes, tuple[re.Pattern[bytes], int]] = {b"authorization": (_BEARER, 1), b"x-api-key": (_BARE, 0)}
 """What a header with a key looks like, and which group is the key."""
 
-_PROXY_HEADERS = frozenset(
-    {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
-)
+_PROXY_HEADERS = frozenset({b"forwarded", b"via", b"x-real-ip"})
+_PROXY_PREFIX = b"x-forwarded-"
+
+_LOCAL_PAGE = re.compile(rb"https?://(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?")
+"""Origin (RFC 6454) of pages that this machine serves; browsers send it with whatever a page has them change."""
 
 _RELOAD_S = 0.2
 """Seconds between two looks into the database for keys that are not in the copy."""
@@ -142,7 +144,7 @@ class Access:
         Raises:
             Unauthenticated: there is no key, or none that is valid.
             InsufficientScope: the key is not for this.
-            AdminThroughProxy: without a key, where none is required, but through a proxy.
+            AdminThroughProxy: without a key, where none is required, but from who may be anyone.
             RateLimited: the key was used too often.
         """
         headers = list(headers)
@@ -150,16 +152,17 @@ class Access:
         if not sent and not self._required:
             return self._without_key(headers, needed)
         found = await self._found(sent)
+        # First, so that a key for something else runs no wilder.
+        self._count(found.key)
         if not found.caller.may(needed):
             fields = {"key": found.key.id, "name": found.key.name, "scope": needed.value}
             _log.warning("a key lacks the scope of a call", extra={"fields": fields})
             self._metrics.refused(Refusal.SCOPE)
             raise InsufficientScope(needed)
-        self._count(found.key)
         return found.caller
 
     def _without_key(self, headers: Headers, needed: Scope) -> Caller:
-        if not any(name in _PROXY_HEADERS for name, _ in headers):
+        if not any(_hides_who_calls(name, value) for name, value in headers):
             return WITHOUT_KEY
         if THROUGH_PROXY.may(needed):
             return THROUGH_PROXY
@@ -232,6 +235,16 @@ class Access:
 def _known(key: ApiKey, now: float) -> _Known:
     until = math.inf if key.expires_in_s is None else now + key.expires_in_s
     return _Known(key, Caller(key.name, key.scopes, key.id), until)
+
+
+def _hides_who_calls(header: bytes, value: bytes) -> bool:
+    """Whether a header tells that the call came through a proxy, or from a page of another host in a local browser.
+
+    Such a page's host may lead to this machine (DNS rebinding): then the browser takes the service for the page's own.
+    """
+    if header == b"origin":
+        return not _LOCAL_PAGE.fullmatch(value)
+    return header in _PROXY_HEADERS or header.startswith(_PROXY_PREFIX)
 
 
 def _secret(header: bytes, value: bytes) -> bytes | None:

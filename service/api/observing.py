@@ -61,7 +61,7 @@ class Observing:
         )
 
     def stored(self, plan_id: str, limit: str | None, cursor: str | None, caller: Caller) -> StoredObservationsAnswer:
-        """A plan's observations, page by page.
+        """A plan's observations by the caller, or by everyone where the caller sees all, page by page.
 
         Args:
             plan_id: of the plan.
@@ -75,7 +75,7 @@ class Observing:
         most, after = page(limit, cursor, CURSOR_PATTERN), int(cursor or 0)
         self._find(plan_id, caller)
         # One more than is shown says whether there are more.
-        found = self._store.of_plan(plan_id, after, most + 1)
+        found = self._store.of_plan(plan_id, caller, after, most + 1)
         shown = found[:most]
         costs = [compared(each.answer, each.observation) for each in shown]
         return StoredObservationsAnswer(

@@ -22,6 +22,7 @@ from service.api.profiling import ProfileDesk
 from service.api.readiness import Check
 from service.domain.callers import Caller, Scope
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
+from service.telemetry.middleware import note_caller
 
 PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
@@ -74,7 +75,7 @@ Given = Annotated[Services, Depends(_services)]
 def _with(scope: Scope) -> Any:
     async def admitted(request: Request, services: Given) -> Caller:
         caller = await services.access.admitted(request.scope["headers"], scope)
-        request.scope["caller"] = caller.name
+        note_caller(request.scope, caller.name, caller.key_id)
         return caller
 
     return Depends(admitted)

@@ -45,14 +45,14 @@ class InsufficientScope(ShardwrightError):
 
 
 class AdminThroughProxy(ShardwrightError):
-    """A call that changes the service, without a key and through a proxy, which hides who makes it."""
+    """A call that changes the service, without a key and through a proxy or a web page, which hide who makes it."""
 
     kind = "admin_through_proxy"
 
     def __init__(self) -> None:
         super().__init__(
-            "the call came through a proxy, so that anyone could have made it: set SHARDWRIGHT_REQUIRE_KEYS=true and "
-            "send a key with the scope 'admin', or call the service directly"
+            "the call came through a proxy or from a web page of another host, so that anyone could have made it: set "
+            "SHARDWRIGHT_REQUIRE_KEYS=true and send a key with the scope 'admin', or call the service directly"
         )
 
 

@@ -47,4 +47,4 @@ WITHOUT_KEY: Final = Caller(ANONYMOUS, frozenset(Scope))
 """Who asks without a key where none is required."""
 
 THROUGH_PROXY: Final = Caller(ANONYMOUS, frozenset({Scope.PLAN, Scope.OBSERVE}))
-"""Who asks without a key where none is required, but through a proxy: it may be anyone."""
+"""Who asks without a key where none is required, but through a proxy or a web page: it may be anyone."""

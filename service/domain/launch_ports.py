@@ -35,12 +35,12 @@ class ObservationStore(Protocol):
     ) -> tuple[list[StoredObservation], set[int]] | None:
         """Stores observations of one launch of a caller durably; None where there is no such plan for the caller.
 
-        The first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given ones'
-        (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
+        The caller's first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given
+        ones' (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
         """
 
-    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation]:
-        """A plan's observations with ids above ``after``, the first of them."""
+    def of_plan(self, plan_id: str, caller: Caller, after: int, limit: int) -> list[StoredObservation]:
+        """A plan's observations with ids above ``after``: the first of the caller's, of all for who sees all."""
 
     def observed(self, hardware: str) -> Iterator[ObservedPlan]:
         """Every answer of a hardware that was observed, one after the other, with all of its observations."""

@@ -135,8 +135,8 @@ class Metrics:
         self._calls_refused = Counter(
             "shardwright_calls_refused",
             "Calls that were not let in: without a key (missing), with one that is malformed, unknown, revoked or "
-            "expired, or that lacks the scope or was used too often (rate), or through a proxy where keys are not "
-            "required.",
+            "expired, or that lacks the scope or was used too often (rate), or through a proxy or a page where keys "
+            "are not required.",
             ["reason"],
             registry=registry,
         )

@@ -16,6 +16,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _HEADER = b"x-request-id"
 _PROBLEM = "problem"
+_CALLER, _KEY = "caller", "key"
 
 _log = logging.getLogger("service.access")
 
@@ -23,6 +24,11 @@ _log = logging.getLogger("service.access")
 def note_problem(scope: Scope, kind: str) -> None:
     """Has the request of a scope logged and counted as answered with a problem of a kind, one of a closed set."""
     scope[_PROBLEM] = kind
+
+
+def note_caller(scope: Scope, name: str, key_id: str | None) -> None:
+    """Has the request of a scope logged with who makes it, and the id, which is no secret, of the key that was sent."""
+    scope[_CALLER], scope[_KEY] = name, key_id
 
 
 class RequestTelemetry:
@@ -66,7 +72,8 @@ class RequestTelemetry:
             "status": status,
             "duration_ms": round(seconds * 1000, 3),
             "client": (scope.get("client") or [None])[0],
-            "caller": scope.get("caller"),
+            "caller": scope.get(_CALLER),
+            "key": scope.get(_KEY),
             "problem": problem,
         }
         _log.info("request", extra={"fields": fields})

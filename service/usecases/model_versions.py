@@ -97,10 +97,11 @@ def rollback(catalog: ModelCatalog, promotions: PromotionStore, model: ModelName
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
+    # Before the record, which has what there is alone: a name from outside may be what no database can hold.
+    _refuse_unknown_model(catalog, model)
     checked: list[Version] = []
 
     def prepare() -> None:
-        _refuse_unknown_model(catalog, model)
         version, _ = _served_before(catalog, promotions.standing(), model)
         catalog.check(version)
         checked.append(version)

@@ -1,6 +1,7 @@
 """Who is let in, who is not, and what they are told; on a service that requires keys."""
 
 import json
+import re
 import statistics
 import time
 from collections.abc import Collection
@@ -139,7 +140,13 @@ def test_over_its_limit_a_key_gets_429_and_when_to_return(keyed_service: Keyed) 
         assert kind(answers[2]) == "rate_limited"
         assert 8 <= int(answers[2].headers["retry-after"]) <= 10
         metrics = client.get("/metrics").text
-    assert 'shardwright_calls_refused_total{reason="rate"}' in metrics
+    assert re.search(r'^shardwright_calls_refused_total\{reason="rate"\} [1-9]', metrics, re.MULTILINE)
+
+
+def test_what_a_key_is_not_for_counts_as_well(keyed_service: Keyed) -> None:
+    with keyed_service.client("lost", OBSERVE, requests_per_minute=1, burst=2) as client:
+        answers = [client.get("/models") for _ in range(3)]
+    assert [kind(answer) for answer in answers] == ["insufficient_scope"] * 2 + ["rate_limited"]
 
 
 def test_a_limit_is_a_pace_and_a_burst() -> None:
@@ -192,15 +199,30 @@ def test_keys_are_required_by_default_where_others_than_this_machine_can_ask(hos
     assert Settings(host=host, require_keys=not required).require_keys is not required
 
 
-@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
-def test_where_keys_are_not_required_who_comes_through_a_proxy_is_no_admin(client: httpx.Client, header: str) -> None:
-    through = {header: "203.0.113.7"}
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        *((name, "203.0.113.7") for name in ("Forwarded", "X-Forwarded-For", "X-Forwarded-Port", "X-Real-IP", "Via")),
+        *(("Origin", f"http://{host}") for host in ("evil.example:8000", "127.0.0.1.evil.example", "localhost.evil")),
+        ("Origin", "null"),
+    ],
+)
+def test_where_keys_are_not_required_who_may_be_anyone_is_no_admin(
+    client: httpx.Client, header: str, value: str
+) -> None:
+    through = {header: value}
     for path in ("/models/fake/compute/1/promote", "/models/fake/compute/rollback"):
         answer = client.post(path, json={}, headers=through)
         assert (answer.status_code, kind(answer)) == (403, "admin_through_proxy")
         assert "SHARDWRIGHT_REQUIRE_KEYS" in answer.json()["detail"]
     assert client.post("/plan", json=request(), headers=through).status_code == 200
-    assert client.post("/models/fake/compute/1/promote", json={}).status_code == 200
+    for local in (
+        {},
+        {"Origin": "http://localhost:8000"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": "http://[::1]:80"},
+    ):
+        assert client.post("/models/fake/compute/1/promote", json={}, headers=local).status_code == 200
 
 
 def test_a_wrong_key_is_refused_also_where_none_is_required(client: httpx.Client) -> None:
@@ -283,6 +305,20 @@ def test_with_the_database_away_the_last_copy_serves() -> None:
     clock.now += 3
     assert let_in(made, sent("k2"))
     assert not let_in(made, sent("k1"))
+    assert store.noted == [{"1"}]
+
+
+def test_a_use_that_cannot_be_noted_is_noted_later() -> None:
+    store = Kept(k1=KEY)
+    made = access(store, Clock())
+    assert let_in(made, sent("k1"))
+    known = store.all()
+    store.away = True
+    with pytest.raises(StorageUnavailable):
+        made.follow(known)
+    store.away = False
+    for _ in range(2):
+        made.follow(known)
     assert store.noted == [{"1"}]
 
 

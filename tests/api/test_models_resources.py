@@ -124,7 +124,10 @@ def test_versions_that_are_not_there_are_404(untouched: httpx.Client, number: st
     assert response.json()["known"] == [NAMES[0]]
 
 
-@pytest.mark.parametrize("path", ["/models/cpu-y/compute", f"/models/{HARDWARE}/autoshard", "/models/%2e%2e/compute"])
+@pytest.mark.parametrize(
+    "path",
+    ["/models/cpu-y/compute", f"/models/{HARDWARE}/autoshard", "/models/%2e%2e/compute", f"/models/{HARDWARE}/%00"],
+)
 def test_models_that_are_not_there_are_404(untouched: httpx.Client, path: str) -> None:
     decided = [untouched.post(f"{path}/{decision}", json={}) for decision in ("1/promote", "rollback")]
     for response in (untouched.get(path), *decided):

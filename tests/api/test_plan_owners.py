@@ -88,6 +88,19 @@ def test_who_asks_the_same_question_has_the_same_plan(callers: dict[str, httpx.C
     assert planned(ann, seed=3) == plan_id
 
 
+def test_what_another_has_observed_of_the_same_plan_is_theirs(callers: dict[str, httpx.Client]) -> None:
+    seen = [{"rank": 0, "steps": [0, 10], "forward_compute_ms": ms, "backward_compute_ms": 2.0} for ms in (1.0, 7.0)]
+    for name, own in zip(("ann", "bob"), seen, strict=True):
+        path = f"/plans/{planned(callers[name], seed=8)}/observations"
+        posted = callers[name].post(path, json={"launch_id": "night", "observations": [own]}).json()
+        assert posted["stored"] == 1
+        for answer in (posted, callers[name].get(path).json()):
+            found = [each["costs"]["forward_compute"]["measured_ms"] for each in answer["observations"]]
+            assert found == [own["forward_compute_ms"]]
+    assert len(callers["ann again"].get(path).json()["observations"]) == 1
+    assert len(callers["admin"].get(path).json()["observations"]) == 2
+
+
 def test_an_admin_deletes_for_all_which_is_put_on_record(
     callers: dict[str, httpx.Client], keyed_service: Keyed
 ) -> None:

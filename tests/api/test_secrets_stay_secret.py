@@ -61,7 +61,7 @@ def test_no_key_and_no_password_is_in_a_log_an_error_a_metric_or_a_title(
         wait_for(served.answers, 60)
         assert "there is none: run `shardwright keys create NAME --scope admin`" in served.log.read_text()
         admin, secret = keys.create(NewKey("ops", frozenset({Scope.ADMIN})), "a test")
-        _, observer = keys.create(NewKey("seer", frozenset({Scope.OBSERVE}), burst=1, requests_per_minute=1), "a test")
+        _, observer = keys.create(NewKey("seer", frozenset({Scope.OBSERVE}), burst=2, requests_per_minute=1), "a test")
         served.client.headers["Authorization"] = f"Bearer {secret}"
         assert served.client.post("/plan", json=request()).json()["saved"] is True
         assert _failures(served.client, secret)["internal_error"] == 500

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -105,3 +106,16 @@ def test_the_health_check_asks_a_real_route() -> None:
     (path,) = re.findall(r"\)\}(/\w+)'", _health_command()[2])
     assert path == "/healthz"
     assert path in routes()
+
+
+@pytest.mark.parametrize("variable", ["PORT", "SHARDWRIGHT_PORT"])
+def test_the_health_check_asks_where_the_service_listens(variable: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        environment = {"PORT": "1", variable: str(listener.getsockname()[1])}
+        asking = subprocess.Popen(_health_command(), env=environment)
+        listener.settimeout(30)
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1_000).startswith(b"GET /healthz ")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        assert asking.wait(30) == 0
