@@ -1,11 +1,11 @@
 """A whole night in minutes: new tables are planned, measured, learnt, promoted, and planned again; do errors fall?
 
 On a fresh database with the shipped measurements, and a copy of the shipped versions, run the real service (over HTTP)
-and a real worker. One plan brings tables of a family that was never measured: long user histories, which pool hundreds
-of ids. They are queued and measured by the operator. Then the night comes: the worker is started with a cron of the
-next minute, and retrains the models with the recipes that we ship. Once the cost models are through, the same tables
-are planned again, and both versions are judged on what was measured, on held-out tables apart. The policies, which the
-night trains next, are stopped with the worker.
+and a real worker. One plan brings tables of a kind that was never measured: each serves 16 to 32 features, as one table
+of items does for the many lists that a user has. They are queued and measured by the operator. Then the night comes:
+the worker is started with a cron of the next minute, and retrains the models with the recipes that we ship. Once the
+cost models are through, the same tables are planned again, and both versions are judged on what was measured, on
+held-out tables apart. The policies, which the night trains next, are stopped with the worker.
 Run: taskset -c 0 python -m benchmarks.night [--tables N] [--write FILE]
 """
 
@@ -110,17 +110,20 @@ class Machine:
 
 
 def new_tables(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Tables of a request: histories of users, which pool 400 to 1,500 ids; what was measured pools up to 192."""
+    """Tables of a request that serve 16 to 32 features of 1 to 3 ids each; what was measured serves one."""
     rng = np.random.default_rng(seed)
-    return [
-        {
-            "name": f"history_{i}",
-            "num_embeddings": int(10 ** rng.uniform(5, np.log10(2e6))),
-            "embedding_dim": int(rng.choice([64, 128, 256])),
-            "pooling_factor": round(float(rng.uniform(400, 1_500)), 1),
+    tables = []
+    for i in range(count):
+        features = int(rng.integers(16, 33))
+        table = {
+            "name": f"items_{i}",
+            "num_embeddings": int(10 ** rng.uniform(5, 6)),
+            "embedding_dim": int(rng.choice([32, 64, 128])),
+            "num_features": features,
+            "pooling_factor": round(features * float(rng.uniform(1, 3)), 1),
         }
-        for i in range(count)
-    ]
+        tables.append(table)
+    return tables
 
 
 def request(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -131,7 +131,11 @@ class Settings(BaseSettings):
         description="Novelty above which a table of a plan is queued to be measured; 1 is where few tables of the "
         "measured kind are.",
     )
-    profile_quota: int = Field(default=500, ge=0, description="New profiles that one caller may queue a day (UTC).")
+    profile_quota: int = Field(
+        default=500,
+        ge=0,
+        description="New profiles that one caller may queue a day (UTC); its plans and estimates queue half at most.",
+    )
     profile_expires_days: float = Field(
         default=30.0, gt=0, description="Days after which a profile that waits is given up, or may be measured again."
     )

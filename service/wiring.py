@@ -307,6 +307,7 @@ def _embedded(server: EmbeddedPostgres, restarted: Callable[[], None]) -> Iterat
             try:
                 server.start()
                 if server.launches > launches:
+                    _log.warning("the embedded database was gone and runs again")
                     restarted()
             except ShardwrightError as error:
                 _log.error("the embedded database does not start", extra={"fields": {"cause": error.detail}})

@@ -74,4 +74,7 @@ def retry(
         queued = profiles.retry(wanted, profile_terms(settings_with()))
     typer.echo(f"{len(queued)} of {len(wanted)} queued again")
     if len(queued) < len(wanted):
-        fail("shardwright: only parked and expired profiles can be queued again")
+        fail(
+            "shardwright: only parked and expired profiles can be queued again; the others are unknown, wait, or were "
+            "measured: see `shardwright profiles list`"
+        )

@@ -99,7 +99,10 @@ class EmbeddedPostgres:
             raise
 
     def _started(self, deadline: float) -> str:
-        self._home.mkdir(parents=True, exist_ok=True)
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedServerFailed(f"{self._home} cannot be a folder ({error}): give another --data-dir") from error
         account = server_account(self._home)
         with self._exclusive(deadline):
             if self._users is None:

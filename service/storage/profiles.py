@@ -178,7 +178,9 @@ def _queue_new(
     if not new:
         return 0
     _refuse_unserved(connection, {profiles[key].hardware for key in new}, terms)
-    left = terms.quota_per_day - (connection.scalar(_QUEUED_TODAY, {"caller": caller}) or 0)
+    # Plans leave half of it to those who ask for profiles by name.
+    quota = terms.quota_per_day if whole else terms.quota_per_day // 2
+    left = quota - (connection.scalar(_QUEUED_TODAY, {"caller": caller}) or 0)
     if whole and left < len(new):
         raise _over_quota(connection, len(new), max(0, left), terms)
     chosen = new[: max(0, left)]

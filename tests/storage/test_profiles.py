@@ -97,18 +97,21 @@ def test_what_is_known_needs_no_worker(store: ProfileRepository, engine: Engine)
     assert len(store.request([("t", profile())], "b", TERMS).profiles) == 1
 
 
-def test_requests_beyond_the_quota_are_refused_whole_and_plans_get_what_is_left(
+def test_requests_beyond_the_quota_are_refused_whole_and_plans_get_half_of_it(
     store: ProfileRepository, engine: Engine
 ) -> None:
-    assert store.queue_new([profile(rows) for rows in range(1, 21)], "a", TERMS) == 20
+    assert store.queue_new([profile(rows) for rows in range(1, 21)], "a", TERMS) == 15
     wanted = [(f"t{rows}", profile(rows)) for rows in range(10, 41)]
-    with pytest.raises(ProfileQuotaExceeded, match="20 of the tables are new, and 10 of 30") as refused:
+    with pytest.raises(ProfileQuotaExceeded, match="25 of the tables are new, and 15 of 30") as refused:
         store.request(wanted, "a", TERMS)
     assert 0 < refused.value.data["retry_after_s"] <= 86_401
-    assert count(engine, "profiles") == 20
+    assert count(engine, "profiles") == 15
     assert count(engine, "profile_requests") == 0
-    assert store.queue_new([one for _, one in wanted], "a", TERMS) == 10
-    assert store.queue_new([profile(99)], "a", TERMS) == 0
+    assert store.queue_new([one for _, one in wanted], "a", TERMS) == 0
+    store.request(wanted[:21], "a", TERMS)
+    assert count(engine, "profiles") == 30
+    with pytest.raises(ProfileQuotaExceeded, match="1 of the tables are new, and 0 of 30"):
+        store.request([("t99", profile(99))], "a", TERMS)
     assert store.queue_new([profile(99)], "b", TERMS) == 1
     run(engine, "UPDATE profiles SET queued_at = queued_at - interval '1 day'")
     assert store.queue_new([profile(98)], "a", TERMS) == 1
@@ -117,7 +120,7 @@ def test_requests_beyond_the_quota_are_refused_whole_and_plans_get_what_is_left(
 def test_the_quota_holds_for_requests_at_the_same_time(store: ProfileRepository) -> None:
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(store.queue_new, [profile(10 * i + j) for j in range(1, 9)], "a", TERMS) for i in range(8)]
-        assert sum(each.result() for each in asked) == 30
+        assert sum(each.result() for each in asked) == 15
 
 
 def test_a_request_names_its_tables_in_order_and_asking_again_is_the_same_request(store: ProfileRepository) -> None:
