@@ -41,6 +41,7 @@ def retrain(
     found = []
     with job.trainings.alone(job.hardware) as make_sure:
         for model in (name for name in MODELS if name in models):
+            _log.info("retraining", extra={"fields": {"hardware": job.hardware, "model": model}})
             outcome = _retrained(job, model, make_sure)
             job.trainings.add(outcome)
             fields = {"hardware": outcome.hardware, "model": model, "outcome": outcome.ended.value}

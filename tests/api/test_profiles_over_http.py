@@ -63,7 +63,7 @@ def served(database_url: str, **changes: Any) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def client(database_url: str) -> Iterator[httpx.Client]:
-    with served(database_url, profile_quota=5) as found:
+    with served(database_url, profile_quota=10) as found:
         yield found
 
 
@@ -127,9 +127,9 @@ def test_without_a_live_worker_nothing_is_queued(client: httpx.Client, engine: E
 
 def test_beyond_the_quota_nothing_is_queued(client: httpx.Client, engine: Engine) -> None:
     live_worker(engine, "fake")
-    refused = client.post("/profiles", json=body(*(table(f"t{i}", num_embeddings=10 + i) for i in range(6))))
+    refused = client.post("/profiles", json=body(*(table(f"t{i}", num_embeddings=10 + i) for i in range(11))))
     assert (refused.status_code, kind(refused)) == (429, "profile_quota_exceeded")
-    assert (refused.json()["quota_per_day"], refused.json()["left"]) == (5, 5)
+    assert (refused.json()["quota_per_day"], refused.json()["left"]) == (10, 10)
     assert int(refused.headers["retry-after"]) > 0
     assert count(engine, "profiles") == 0
 

@@ -102,13 +102,13 @@ def test_requests_beyond_the_quota_are_refused_whole_and_plans_get_half_of_it(
 ) -> None:
     assert store.queue_new([profile(rows) for rows in range(1, 21)], "a", TERMS) == 15
     wanted = [(f"t{rows}", profile(rows)) for rows in range(10, 41)]
-    with pytest.raises(ProfileQuotaExceeded, match="25 of the tables are new, and 15 of 30") as refused:
+    with pytest.raises(ProfileQuotaExceeded, match="21 of the tables are new, and 15 of 30") as refused:
         store.request(wanted, "a", TERMS)
     assert 0 < refused.value.data["retry_after_s"] <= 86_401
     assert count(engine, "profiles") == 15
     assert count(engine, "profile_requests") == 0
     assert store.queue_new([one for _, one in wanted], "a", TERMS) == 0
-    store.request(wanted[:21], "a", TERMS)
+    store.request([(f"t{rows}", profile(rows)) for rows in range(41, 56)], "a", TERMS)
     assert count(engine, "profiles") == 30
     with pytest.raises(ProfileQuotaExceeded, match="1 of the tables are new, and 0 of 30"):
         store.request([("t99", profile(99))], "a", TERMS)
