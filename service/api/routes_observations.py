@@ -58,6 +58,9 @@ def get_observations(
     limit: PageLimit = None,
     cursor: _Cursor = None,
 ) -> Response:
-    """Every observation of the plan that is there for the caller beside what was predicted, in the order of storing, 1,000 at most at a time."""
+    """The plan's observations, as far as they are there for the caller, beside what was predicted.
+
+    In the order of storing, 1,000 at most at a time.
+    """
     answer = services.observing.stored(plan_id, limit, cursor, caller)
     return linked(json_response(answer), request, answer.next_cursor)
