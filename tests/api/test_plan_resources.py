@@ -41,7 +41,8 @@ def test_other_plans_have_other_tags(client: httpx.Client) -> None:
 def test_pages_have_every_plan_of_a_caller_once_the_newest_first(keyed_service: Keyed) -> None:
     with keyed_service.client("lister", Scope.PLAN) as lister:
         assert lister.get("/plans").json() == {"plans": [], "next_cursor": None}
-        made = _made(lister, 5)
+        # Of nobody else: a plan that was stored before is as old as it was.
+        made = _made(lister, 5, first_seed=71_000)
         seen, url, pages = [], "/plans?limit=2", 0
         while url:
             page = lister.get(url).raise_for_status()
@@ -59,7 +60,7 @@ def test_pages_have_every_plan_of_a_caller_once_the_newest_first(keyed_service: 
 
 def test_plans_of_others_are_listed_for_admins_alone(keyed_service: Keyed) -> None:
     with keyed_service.client("owner", Scope.PLAN) as owner, keyed_service.client("other", Scope.PLAN) as other:
-        (plan_id,) = _made(owner, 1, first_seed=100)
+        (plan_id,) = _made(owner, 1, first_seed=74_000)
         assert other.get("/plans").json()["plans"] == []
         with keyed_service.client("boss", Scope.ADMIN) as boss:
             assert boss.get("/plans?limit=1").json()["plans"][0]["plan_id"] == plan_id
@@ -69,10 +70,10 @@ def test_plans_of_others_are_listed_for_admins_alone(keyed_service: Keyed) -> No
 
 def test_a_page_that_was_begun_goes_on_where_plans_came_and_went(keyed_service: Keyed) -> None:
     with keyed_service.client("walker", Scope.PLAN) as walker:
-        made = _made(walker, 4)
+        made = _made(walker, 4, first_seed=72_000)
         first = walker.get("/plans?limit=2").json()
         walker.delete(f"/plans/{made[1]}").raise_for_status()
-        _made(walker, 1, first_seed=50)
+        _made(walker, 1, first_seed=73_000)
         second = walker.get("/plans", params={"limit": 2, "cursor": first["next_cursor"]}).json()
         assert [plan["plan_id"] for plan in second["plans"]] == made[2:]
 
