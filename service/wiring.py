@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
 import uvicorn
@@ -186,17 +186,8 @@ def running_app(
             threads=threads,
         )
         _decide_what_serves(models, catalog, decisions)
-        for name, check in services.checks.items():
-            found = check()
-            level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
-            store = {"model_store": settings.model_store} if name == "models" else {}
-            _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
-        poll_s = settings.promotion_poll_s
-        standing = TableWatch(
-            engine, "promotions", promotions.CHANNEL, promotions.standing_promotions, models.follow, poll_s
-        )
-        stack.enter_context(standing)
-        stack.enter_context(TableWatch(engine, "API keys", api_keys.CHANNEL, api_keys.keys, access.follow, poll_s))
+        _log_readiness(services.checks, settings.model_store)
+        stack.enter_context(_followed_tables(engine, models, access, settings.promotion_poll_s))
         metrics.add(ReadinessCollector({**services.checks, "database": prompt.of(services.checks["database"])}))
         limit = settings.memory_limit_gib
         metrics.add(MemoryCollector(pool.pids, None if limit is None else int(limit * 2**30)))
@@ -204,6 +195,24 @@ def running_app(
         if traces:
             traces.watch_requests(app)
         yield app
+
+
+def _log_readiness(checks: Mapping[str, Callable[[], Check]], model_store: str) -> None:
+    for name, check in checks.items():
+        found = check()
+        level, message = (logging.INFO, "ready") if found.usable else (logging.WARNING, "not ready")
+        store = {"model_store": model_store} if name == "models" else {}
+        _log.log(level, message, extra={"fields": {"part": name, "state": found.state, **store}})
+
+
+@contextlib.contextmanager
+def _followed_tables(engine: Engine, models: ModelVersions, access: Access, poll_s: float) -> Iterator[None]:
+    """What serves, and who may call, as the database says it at any time."""
+    with (
+        TableWatch(engine, "promotions", promotions.CHANNEL, promotions.standing_promotions, models.follow, poll_s),
+        TableWatch(engine, "API keys", api_keys.CHANNEL, api_keys.keys, access.follow, poll_s),
+    ):
+        yield
 
 
 @contextlib.contextmanager
