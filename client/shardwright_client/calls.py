@@ -1,7 +1,8 @@
 """The calls that the service takes, as values.
 
 Each may be sent again when it is not known whether it ran: plans and estimates are told by a hash of their content,
-a table is queued once however many ask, and of observations the first under a launch, rank and step range stays. A
+a table is queued once however many ask, and of observations the first under a launch, rank and step range stays. So
+none is sent under an Idempotency-Key, for which the service would need its database even where it can plan without. A
 call of which that is not true must not be added here without a way to tell it apart.
 """
 

@@ -246,7 +246,6 @@ _BY_STATUS: Mapping[int, type[ProblemError]] = {
     403: Forbidden,
     404: NotFound,
     408: Busy,
-    409: Busy,
     429: Busy,
     503: Busy,
 }

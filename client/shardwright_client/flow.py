@@ -6,7 +6,6 @@ result of the call.
 
 import random
 import time
-import uuid
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -117,7 +116,7 @@ def profiled(
 def _headers(call: Call[Result]) -> dict[str, str]:
     if call.method != "POST":
         return {}
-    return {"Content-Type": "application/json", "Idempotency-Key": uuid.uuid4().hex}
+    return {"Content-Type": "application/json"}
 
 
 def _timeout(call: Call[Result], configuration: Configuration, left_s: float) -> httpx.Timeout:

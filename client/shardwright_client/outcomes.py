@@ -22,7 +22,7 @@ from shardwright_client.errors import (
 from shardwright_client.json_values import Unreadable, decoded
 
 _MOMENTARY = frozenset({429, 502, 503, 504})
-"""Statuses after which another try may succeed; 409 as well where it says when."""
+"""Statuses after which another try may succeed."""
 
 _GATEWAY = frozenset({502, 503, 504})
 _SHOWN = 200
@@ -92,8 +92,7 @@ def _value(kind: type[Result], asked: SentRequest, received: Received) -> Result
 
 def _refused(asked: SentRequest, received: Received) -> Failure:
     retry_after_s = _retry_after_s(received.headers.get("retry-after"))
-    momentary = received.status in _MOMENTARY or (received.status == 409 and retry_after_s is not None)
-    return Failure(_refusal(asked, received, retry_after_s), momentary, retry_after_s)
+    return Failure(_refusal(asked, received, retry_after_s), received.status in _MOMENTARY, retry_after_s)
 
 
 def _refusal(asked: SentRequest, received: Received, retry_after_s: float | None) -> ShardwrightError:

@@ -322,7 +322,7 @@ class ProfileStore(Protocol):
         """
 
     def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
-        """Queues those that are neither known nor measured yet, as far as the caller's quota goes; how many.
+        """Queues those that are neither known nor measured yet, up to half of the caller's quota; how many.
 
         Raises:
             NoWorker: there are new ones, and no live worker serves their hardware.

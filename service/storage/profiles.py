@@ -83,7 +83,7 @@ class ProfileRepository:
             return set(connection.scalars(_DEVICES, asked))
 
     def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
-        """Queues those that are neither known nor measured yet, as far as half of the caller's quota goes; how many.
+        """Queues those that are neither known nor measured yet, up to half of the caller's quota; how many.
 
         What the newest bench measured of the same table, alone, in whatever campaign, is not measured again.
 

@@ -150,7 +150,9 @@ def write_down(
     if undecided(promotions.standing()):
         with promotions.changing() as change:
             for version in undecided(change.standing()):
-                change.add(version, by, "the newest version when a service started, of which no promoted one was there")
+                change.add(
+                    version, by, "it served without a decision: the newest version, where no promoted one is there"
+                )
 
 
 def serving_version(catalog: ModelCatalog, standing: Standing, model: ModelName) -> Version | None:

@@ -138,7 +138,6 @@ def test_the_service_and_the_key_are_taken_from_the_environment(monkeypatch: pyt
     (request,) = answers.requests
     assert (str(request.url), request.method) == ("http://from.test/base/plans/abc", "GET")
     assert request.headers["authorization"] == f"Bearer {KEY}"
-    assert "idempotency-key" not in request.headers
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ GATEWAY = httpx.Response(502, html="<html><style>p {}</style><h1>502 Bad Gateway
     [
         problem(503, "planner_busy", BUSY),
         problem(429, "rate_limited", BUSY),
-        problem(409, "idempotency_key_in_use", BUSY),
         GATEWAY,
         httpx.ConnectError("refused"),
         httpx.ReadError("reset by peer"),
@@ -28,15 +27,13 @@ GATEWAY = httpx.Response(502, html="<html><style>p {}</style><h1>502 Bad Gateway
         httpx.RemoteProtocolError("cut off"),
     ],
 )
-def test_what_passes_is_tried_again_under_the_same_key(ask: Asking, first: httpx.Response | Exception) -> None:
+def test_what_passes_is_tried_again(ask: Asking, first: httpx.Response | Exception) -> None:
     answers = Answers(first, plan_answer())
     assert ask(planned, handler=answers).plan_id == "0" * 32
     one, two = answers.requests
     assert one.content == two.content
-    assert one.headers["idempotency-key"] == two.headers["idempotency-key"]
-    answers = Answers(plan_answer())
-    ask(planned, handler=answers)
-    assert answers.requests[0].headers["idempotency-key"] != one.headers["idempotency-key"]
+    # With one the service could not plan while its database is away.
+    assert "idempotency-key" not in one.headers
 
 
 @pytest.mark.parametrize(
