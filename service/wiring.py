@@ -33,6 +33,7 @@ from service.domain.profiles import ProfileTerms
 from service.domain.version_ports import ModelSource, PromotionStore
 from service.jobs.measuring import OPERATOR_BENCH, Device
 from service.process import Server, listening, stop_signals
+from service.profiling.host import most_memory
 from service.settings import Settings
 from service.storage import api_keys, migrate, promotions
 from service.storage.api_keys import ApiKeyRepository
@@ -190,7 +191,7 @@ def running_app(
         stack.enter_context(_followed_tables(engine, models, access, settings.promotion_poll_s))
         metrics.add(ReadinessCollector({**services.checks, "database": prompt.of(services.checks["database"])}))
         limit = settings.memory_limit_gib
-        metrics.add(MemoryCollector(pool.pids, None if limit is None else int(limit * 2**30)))
+        metrics.add(MemoryCollector(pool.pids, most_memory() if limit is None else int(limit * 2**30)))
         app = create_app(services)
         if traces:
             traces.watch_requests(app)

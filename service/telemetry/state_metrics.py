@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import psutil
@@ -11,8 +10,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 _log = logging.getLogger(__name__)
-
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class _Check(Protocol):
@@ -53,15 +50,15 @@ class MemoryCollector(Collector):
     Processes have no series of their own, so that none outlives one.
     """
 
-    def __init__(self, pids: Callable[[], Sequence[int]], limit_bytes: int | None) -> None:
+    def __init__(self, pids: Callable[[], Sequence[int]], limit_bytes: int) -> None:
         """Looks at nothing yet.
 
         Args:
             pids: of the planning processes.
-            limit_bytes: what the service may take; None for the limit of the control group, else the machine's memory.
+            limit_bytes: what the service may take.
         """
         self._pids = pids
-        self._limit_bytes = limit_bytes or _limit_of_group() or psutil.virtual_memory().total
+        self._limit_bytes = limit_bytes
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: there may be no planning process yet."""
@@ -90,11 +87,3 @@ def _resident_bytes(pid: int) -> int:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
-
-
-def _limit_of_group() -> int | None:
-    try:
-        said = _CGROUP_LIMIT.read_text().strip()
-    except OSError:
-        return None
-    return None if said == "max" else int(said)

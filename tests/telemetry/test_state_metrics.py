@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
 from service.api.readiness import Check
+from service.profiling.host import most_memory
 from service.storage.workers import WorkerRepository
 from service.telemetry.queue_metrics import QueueCollector
 from service.telemetry.state_metrics import MemoryCollector, ReadinessCollector
@@ -19,7 +20,7 @@ def test_memory_is_that_of_the_processes_that_live() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     registry = CollectorRegistry()
-    registry.register(MemoryCollector(lambda: [os.getpid(), ended.pid], None))
+    registry.register(MemoryCollector(lambda: [os.getpid(), ended.pid], most_memory()))
     resident = registry.get_sample_value("shardwright_planner_resident_memory_bytes")
     limit = registry.get_sample_value("shardwright_memory_limit_bytes")
     assert registry.get_sample_value("shardwright_planner_processes") == 1
