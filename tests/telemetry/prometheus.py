@@ -1,6 +1,7 @@
 """A real Prometheus, in a hurry: it scrapes every two seconds, judges twice a second, and alerts wait for nothing."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,6 @@ import yaml
 
 from tests.api.processes import wait_for
 from tests.telemetry.rules import ALERTS
-from tests.telemetry.served import free_port
 
 _HURRY, _PATIENCE = "500ms", "2s"
 
@@ -53,7 +53,8 @@ def _hurried_rules() -> str:
 @contextmanager
 def prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[Prometheus]:
     """One that has the shipped rules and scrapes services by instance and port."""
-    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     (folder / "alerts.yml").write_text(_hurried_rules())
     labelled = [{"targets": [f"127.0.0.1:{at}"], "labels": {"instance": name}} for name, at in targets.items()]
     configuration = {

@@ -1,6 +1,5 @@
 """A service with fake cost models as a process of its own."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,32 +8,32 @@ from pathlib import Path
 
 import httpx
 
-from tests.api.processes import clean_environment, wait_for
+from tests.api.processes import clean_environment, logged_port, wait_for
 from tests.telemetry.rules import ROOT
 
 PATIENCE_S = 60
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 class Served:
     """A service that answers, and what it writes to its log."""
 
     def __init__(self, log: Path, port: int = 0, **settings: str) -> None:
-        self.port, self.log = port or free_port(), log
-        environment = clean_environment(PORT=str(self.port), SHARDWRIGHT_PLANNER_PROCESSES="1", **settings)
+        self.port, self.log = port, log
+        # By itself one that the system gives it: what was free a moment ago may be another's by now.
+        environment = clean_environment(PORT=str(port), SHARDWRIGHT_PLANNER_PROCESSES="1", **settings)
         with log.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.api.serve_fake"], cwd=ROOT, env=environment, stderr=errors
             )
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE_S, trust_env=False)
+        self.client = httpx.Client(timeout=PATIENCE_S, trust_env=False)
 
     def answers(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
+        port = logged_port(self.log)
+        if port is None:
+            return False
+        self.port = port
+        self.client.base_url = f"http://127.0.0.1:{port}"
         try:
             return self.client.get("/healthz").status_code == 200
         except httpx.TransportError:
