@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from service.api.answers import ListedPlanAnswer, PlansAnswer
+from service.api.paging import page
 from service.domain.callers import Caller
 from service.domain.ports import ListedPlan, PlanIndex, PlanPlace
 
@@ -21,12 +22,19 @@ class PlanListing:
         """Lists what an index has."""
         self._index = index
 
-    def page(self, most: int, cursor: str | None, caller: Caller) -> PlansAnswer:
-        """So many plans at most, the newest first, after the place that a cursor names.
+    def listed(self, limit: str | None, cursor: str | None, caller: Caller) -> PlansAnswer:
+        """The caller's plans, or everyone's where the caller sees all, the newest first, page by page.
+
+        Args:
+            limit: most of them, as it was given; None for ``PAGE``.
+            cursor: where the page before ended, as it said.
+            caller: who asks.
 
         Raises:
+            InvalidRequest: limit or cursor is not valid.
             StorageUnavailable: the database cannot be reached.
         """
+        most = page(limit, cursor, CURSOR_PATTERN, PAGE)
         # One more than is shown says whether there are more.
         found = self._index.listed(caller, _place(cursor) if cursor else None, most + 1)
         shown = found[:most]

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.answers import PlansAnswer
-from service.api.paging import NEXT_LINK, PageLimit, cursor_schema, linked, page
-from service.api.plan_listing import CURSOR_PATTERN, PAGE
+from service.api.paging import NEXT_LINK, PageLimit, cursor_schema, linked
+from service.api.plan_listing import CURSOR_PATTERN
 from service.api.routes import Given, PlanCaller, json_response, problem_responses
 
 router = APIRouter(tags=["plans"])
@@ -29,6 +29,5 @@ def list_plans(
     caller: PlanCaller, request: Request, services: Given, limit: PageLimit = None, cursor: _Cursor = None
 ) -> Response:
     """The caller's own plans, with the scope admin everyone's: the newest first, 100 at a time unless `limit` says."""
-    most = page(limit, cursor, CURSOR_PATTERN, PAGE)
-    answer = services.plan_listing.page(most, cursor, caller)
+    answer = services.plan_listing.listed(limit, cursor, caller)
     return linked(json_response(answer), request, answer.next_cursor)
