@@ -78,7 +78,7 @@ def answered(
     """
     began = clock()
     due = began + configuration.timeout_s + call.planning_s if due is None else due
-    headers = _headers(call)
+    headers = {} if call.body is None else {"Content-Type": "application/json"}
     content, url, tries = call.content(), configuration.url(call.path), 0
     while True:
         tries += 1
@@ -111,12 +111,6 @@ def profiled(
             raise Timeout(f"request {request_id} for profiles is not done after {timeout_s:g} s: {progress}")
         yield Wait(_jittered(pause))
         pause = min(2 * pause, LONGEST_LOOK_S)
-
-
-def _headers(call: Call[Result]) -> dict[str, str]:
-    if call.method != "POST":
-        return {}
-    return {"Content-Type": "application/json"}
 
 
 def _timeout(call: Call[Result], configuration: Configuration, left_s: float) -> httpx.Timeout:

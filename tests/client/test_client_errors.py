@@ -45,7 +45,7 @@ def refused(answer: httpx.Response) -> Any:
         (422, "no_plan_in_time", NoPlanInTime),
         (422, "something_new", ProblemError),
         (404, "plan_not_found", NotFound),
-        (401, "unauthorized", Unauthorized),
+        (401, "unauthenticated", Unauthorized),
         (403, "insufficient_scope", Forbidden),
         (429, "rate_limited", Busy),
         (503, "storage_unavailable", Busy),
@@ -110,7 +110,7 @@ def test_errors_can_be_sent_to_other_ranks() -> None:
 @pytest.mark.parametrize("ask", BOTH)
 @pytest.mark.parametrize(
     "answer",
-    [plan_answer(), problem(401, "unauthorized"), httpx.Response(200, text="no"), httpx.ConnectError("refused")],
+    [plan_answer(), problem(401, "unauthenticated"), httpx.Response(200, text="no"), httpx.ConnectError("refused")],
 )
 def test_the_key_is_sent_and_never_shown(ask: Asking, answer: httpx.Response | Exception) -> None:
     answers, shown = Answers(answer), []
