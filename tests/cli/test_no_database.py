@@ -34,6 +34,10 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         "retrain",
         "train compute",
         "train communication",
+        "keys create team-a --scope plan",
+        "keys list",
+        "keys revoke x",
+        "audit",
         "worker --hardware cpu-x",
     ],
 )
