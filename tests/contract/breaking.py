@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 _METHODS = ("get", "put", "post", "delete", "patch")
+_UNIONS = ("oneOf", "anyOf")
 _AT_MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _AT_LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 
@@ -113,7 +114,7 @@ class _Comparison:
         for part in ("items", "additionalProperties"):
             if isinstance(old.get(part), Mapping) and isinstance(new.get(part), Mapping):
                 yield from compare(f"{at}/{part}", old[part], new[part])
-        for union in ("oneOf", "anyOf"):
+        for union in _UNIONS:
             for before, after in zip(old.get(union, []), new.get(union, []), strict=False):
                 yield from compare(at, before, after)
 
@@ -132,13 +133,16 @@ def _narrowed(at: str, old: Schema, new: Schema) -> Iterator[str]:
             yield f"{at}: {name} is {new[name]} now"
     if "enum" in new and not set(old.get("enum", [object()])) <= set(new["enum"]):
         yield f"{at}: some values are refused now"
+    for union in _UNIONS:
+        if union in new and len(new[union]) < len(old.get(union, [])):
+            yield f"{at}: some forms are refused now"
 
 
 def _types(schema: Schema) -> set[str]:
     """Types that a schema names, those of the members of a union too."""
     named = schema.get("type", [])
     found = {named} if isinstance(named, str) else set(named)
-    for union in ("oneOf", "anyOf"):
+    for union in _UNIONS:
         for member in schema.get(union, []):
             found |= {"object"} if "$ref" in member else _types(member)
     return found

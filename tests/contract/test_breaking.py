@@ -21,6 +21,7 @@ BREAKING: list[tuple[Callable[[Any], object], str]] = [
     (lambda d: _of(d, "TableBody", "num_embeddings").update(type="string"), "must be string now"),
     (lambda d: _of(d, "TableBody", "embedding_dim").update(multipleOf=8), "multipleOf is 8 now"),
     (lambda d: _schema(d, "Optimizer")["enum"].remove("adam"), "some values are refused now"),
+    (lambda d: _body(d, "/estimate")["oneOf"].pop(), "POST /estimate body: some forms are refused now"),
     (lambda d: _schema(d, "PlanAnswer")["properties"].pop("shards"), "POST /plan 200/shards: is gone"),
     (lambda d: _schema(d, "PlanAnswer")["required"].remove("shards"), "POST /plan 200/shards: may be missing now"),
     (lambda d: _of(d, "PlanAnswer", "max_cost_ms").update(type="string"), "max_cost_ms: may be string now"),
@@ -43,6 +44,10 @@ HARMLESS: list[Callable[[Any], object]] = [
 
 def _schema(document: Any, name: str) -> Any:
     return document["components"]["schemas"][name]
+
+
+def _body(document: Any, path: str) -> Any:
+    return document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
 
 
 def _of(document: Any, schema: str, name: str) -> Any:
