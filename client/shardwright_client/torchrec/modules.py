@@ -52,7 +52,16 @@ class ModuleTable:
     @property
     def told(self) -> str:
         """What to call it in an error."""
-        return f"table {self.table!r} of module {self.path or '(the model)'!r}"
+        return told_table(self.path, self.table)
+
+
+def told_table(path: str, table: str) -> str:
+    """What to call a table of a module in an error."""
+    return f"table {table!r} of {_told_module(path)}"
+
+
+def _told_module(path: str) -> str:
+    return f"module {path or '(the model)'!r}"
 
 
 def find_tables(module: nn.Module, sharders: Sequence[Any]) -> tuple[ModuleTable, ...]:
@@ -88,7 +97,7 @@ def _sharded(module: nn.Module, by_type: dict[str, Any]) -> Iterator[tuple[str, 
 def _planned_configs(path: str, module: Any, sharder: Any) -> Iterator[Any]:
     if sharder_name(type(module)) != _PLANNED:
         raise NotModelled(
-            f"module {path or '(the model)'!r} is a {type(module).__name__}: Shardwright plans pooled tables, those of "
+            f"{_told_module(path)} is a {type(module).__name__}: Shardwright plans pooled tables, those of "
             "EmbeddingBagCollection. Leave out its sharder, so that it stays replicated, or plan with TorchRec"
         )
     shardable = sharder.shardable_parameters(module)
@@ -106,7 +115,7 @@ def _unique_names(keys: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _table(name: str, path: str, config: Any, collection: Any, sharder: Any) -> ModuleTable:
-    told = f"table {config.name!r} of module {path or '(the model)'!r}"
+    told = told_table(path, config.name)
     if config.data_type not in _DATA_TYPES:
         raise NotModelled(f"{told} has data_type {config.data_type.value}: modelled are fp32, fp16 and bf16")
     if config.pooling not in _POOLING_MODES:

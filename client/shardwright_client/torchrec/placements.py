@@ -18,7 +18,7 @@ from torchrec.distributed.types import (
 from shardwright_client.errors import InvalidArgument
 from shardwright_client.plans import Shard
 from shardwright_client.torchrec.errors import NotModelled
-from shardwright_client.torchrec.modules import ModuleTable
+from shardwright_client.torchrec.modules import ModuleTable, told_table
 
 TABLE_WISE: Final = "table_wise"
 COLUMN_WISE: Final = "column_wise"
@@ -81,7 +81,7 @@ def to_shards(plan: ShardingPlan, tables: Sequence[ModuleTable]) -> tuple[Shard,
     if planned != set(known):
         path, name = min(planned ^ set(known))
         lacking = "the plan lacks" if (path, name) in known else "the model lacks"
-        raise InvalidArgument(f"{lacking} table {name!r} of module {path or '(the model)'!r}: are they of one model?")
+        raise InvalidArgument(f"{lacking} {told_table(path, name)}: are they of one model?")
     return tuple(shard for table in tables for shard in _table_shards(table, plan.plan[table.path][table.table]))
 
 
