@@ -15,7 +15,7 @@ import pytest
 import yaml
 from sqlalchemy.engine import make_url
 
-from service.api.access import Access, Headers
+from service.api.access import Access, Headers, Refusal
 from service.api.access_documents import OPEN
 from service.api.app import openapi_yaml
 from service.api.rate_limits import RateLimits
@@ -306,6 +306,15 @@ def test_with_the_database_away_the_last_copy_serves() -> None:
     assert let_in(made, sent("k2"))
     assert not let_in(made, sent("k1"))
     assert store.noted == [{"1"}]
+
+
+def test_every_reason_for_which_calls_are_not_let_in_is_counted_from_the_start() -> None:
+    metrics = fresh_metrics()
+    Access(Kept(), metrics, required=True, default=Allowance(1, 1))
+    shown = re.findall(
+        r'^shardwright_calls_refused_total\{reason="(\w+)"\} 0\.0$', metrics.exposition().decode(), re.MULTILINE
+    )
+    assert set(shown) == set(Refusal)
 
 
 def test_a_use_that_cannot_be_noted_is_noted_later() -> None:

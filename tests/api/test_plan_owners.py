@@ -1,6 +1,7 @@
 """Plans are there for those who asked for them, and for admins; whoever has one may give it up."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,7 +13,7 @@ from service.domain.access import Action
 from service.domain.callers import Scope
 from service.storage.audit import AuditTrail
 from tests.api.keyed import Keyed
-from tests.api.support import kind, request
+from tests.api.support import GIB, kind, request
 from tests.api.test_access import told
 
 OBSERVATION = {
@@ -86,6 +87,13 @@ def test_who_asks_the_same_question_has_the_same_plan(callers: dict[str, httpx.C
     assert bob.delete(f"/plans/{plan_id}").status_code == 204
     assert not stored(keyed_service, plan_id)
     assert planned(ann, seed=3) == plan_id
+
+
+def test_two_who_ask_the_same_at_the_same_moment_both_have_the_plan(callers: dict[str, httpx.Client]) -> None:
+    slow = {"devices": {"count": 2, "memory_bytes": GIB, "hardware": "slow"}, "time_limit_ms": 30_000}
+    with ThreadPoolExecutor(2) as threads:
+        (plan_id,) = set(threads.map(lambda name: planned(callers[name], **slow), ("ann", "bob")))
+    assert [callers[name].get(f"/plans/{plan_id}").status_code for name in ("ann", "bob")] == [200, 200]
 
 
 def test_what_another_has_observed_of_the_same_plan_is_theirs(callers: dict[str, httpx.Client]) -> None:
