@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import httpx
+from starlette.types import Message
 
 from service.api.body import BodyAdmission
 from service.api.parsing import Limits, parse_plan
@@ -46,10 +47,10 @@ def test_a_client_that_does_not_read_its_answer_keeps_no_room_for_bodies(databas
         bodies: BodyAdmission = app.state.services.bodies
         room = bodies._free
 
-        async def receive() -> dict[str, object]:
+        async def receive() -> Message:
             return {"type": "http.request", "body": json.dumps(request()).encode()}
 
-        async def send(message: dict[str, object]) -> None:
+        async def send(message: Message) -> None:
             # Where a client does not read, this waits.
             with ExitStack() as stack:
                 for _ in range(room):

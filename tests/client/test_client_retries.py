@@ -21,6 +21,7 @@ GATEWAY = httpx.Response(502, html="<html><style>p {}</style><h1>502 Bad Gateway
         problem(503, "planner_busy", BUSY),
         problem(429, "rate_limited", BUSY),
         GATEWAY,
+        httpx.Response(504, html="<h1>504 Gateway Time-out</h1>"),
         httpx.ConnectError("refused"),
         httpx.ReadError("reset by peer"),
         httpx.ReadTimeout("slow"),
@@ -86,6 +87,14 @@ def test_an_answer_that_trickles_is_given_up_in_time(ask: Asking) -> None:
     with pytest.raises(Timeout, match="has begun, but does not end"):
         ask(planned, handler=lambda _: httpx.Response(200, stream=Trickle()), timeout_s=0.3)
     assert time.monotonic() - began < 2
+
+
+def test_an_answer_that_comes_whole_is_taken_however_late(ask: Asking) -> None:
+    def late(_: httpx.Request) -> httpx.Response:
+        time.sleep(0.2)
+        return plan_answer()
+
+    assert ask(planned, handler=late, timeout_s=0.1).plan_id == "0" * 32
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again(ask: Asking) -> None:
