@@ -225,3 +225,10 @@ def test_a_pod_brings_what_the_volume_lacks_and_replaces_nothing(built: list[dic
         kept = pod["containers"][0]["volumeMounts"][-1]["subPath"]
         found = {path.parent.name: path.read_text() for path in (volume / kept).glob("*/manifest.json")}
         assert found == {"1": "shipped", "2": "trained"}
+
+
+def test_the_monitor_names_the_job_as_the_alerts_do(built: list[dict[str, Any]]) -> None:
+    (service,) = [manifest for manifest in built if manifest["kind"] == "Service"]
+    (monitor,) = [manifest for manifest in built if manifest["kind"] == "ServiceMonitor"]
+    named = set(re.findall(r'job="([^"]+)"', (ROOT / "deploy/prometheus/alerts.yml").read_text()))
+    assert named == {service["metadata"]["labels"][monitor["spec"]["jobLabel"]]}
