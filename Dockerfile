@@ -50,7 +50,8 @@ RUN apt-get update \
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp \
     SHARDWRIGHT_MODEL_STORE=/opt/shardwright/model_store SHARDWRIGHT_DATA_DIR=/tmp
 WORKDIR /opt/shardwright
-COPY model_store model_store
+# Its user's own: in a volume that Docker fills from here, workers store what they train at night.
+COPY --chown=10001:10001 model_store model_store
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 # Alive, not ready: without its database the service still answers, and restarting it would not help.

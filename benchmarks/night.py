@@ -280,13 +280,13 @@ def one_machine() -> Iterator[tuple[Machine, httpx.Client]]:
         store.add_communication_many(communication)
         environment = {
             **os.environ,
-            "DATABASE_URL": url,
-            "PORT": port,
+            "SHARDWRIGHT_DATABASE_URL": url,
+            "SHARDWRIGHT_PORT": port,
             "SHARDWRIGHT_MODEL_STORE": str(folder / "models"),
         }
         machine = Machine(folder, url, engine, environment)
         with (
-            machine.running("serve", SHARDWRIGHT_PLANNER_PROCESSES="1"),
+            machine.running("serve", "--host", "127.0.0.1", SHARDWRIGHT_PLANNER_PROCESSES="1"),
             httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, trust_env=False) as client,
         ):
             yield machine, client

@@ -175,7 +175,7 @@ class Run:
             return Counter(connection.scalars(text("SELECT attempts FROM profiles")))
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, **_SETTINGS, "DATABASE_URL": self._url}
+        environment = {**os.environ, **_SETTINGS, "SHARDWRIGHT_DATABASE_URL": self._url}
         command = [sys.executable, "-m", "benchmarks.worker_faults", "--supervise"]
         return subprocess.Popen(command, env=environment, start_new_session=True)
 

@@ -48,7 +48,7 @@ def test_a_part_of_ours_is_given_settings_with_values_that_they_take(
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_part_of_ours_has_no_rights_and_writes_nowhere(name: str) -> None:
+def test_a_part_of_ours_has_no_rights_and_writes_to_volumes_only(name: str) -> None:
     part = SERVICES[name]
     assert part["read_only"] is True
     assert part["cap_drop"] == ["ALL"]
@@ -67,6 +67,14 @@ def test_a_stop_waits_for_as_long_as_the_settings_let_work_finish() -> None:
     fields = Settings.model_fields
     assert _seconds(SERVICES["api"]["stop_grace_period"]) >= fields["shutdown_timeout_s"].default + 10
     assert _seconds(SERVICES["worker"]["stop_grace_period"]) >= fields["worker_shutdown_s"].default + 20
+
+
+def test_what_the_worker_trains_is_what_the_api_serves() -> None:
+    (store,) = re.findall(r"SHARDWRIGHT_MODEL_STORE=(\S+)", (ROOT / "Dockerfile").read_text())
+    for name in ("api", "worker"):
+        assert SERVICES[name]["volumes"] == [f"models:{store}"]
+        assert "SHARDWRIGHT_MODEL_STORE" not in SERVICES[name]["environment"]
+    assert "models" in yaml.safe_load(TEXT)["volumes"]
 
 
 def test_only_the_proxy_and_grafana_are_published_and_on_loopback() -> None:

@@ -20,7 +20,7 @@ STAGES = {
 
 def _copied() -> set[str]:
     """What is copied from the repository."""
-    lines = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.M)
+    lines = re.findall(r"^COPY (?!--from)(?:--chown=\S+ )?(.+)$", DOCKERFILE, re.M)
     return {source for line in lines for source in line.split()[:-1]}
 
 
@@ -89,6 +89,10 @@ def test_every_variable_of_an_image_is_a_setting_or_known() -> None:
     (store,) = re.findall(r"SHARDWRIGHT_MODEL_STORE=(\S+)", STAGES["runtime"])
     (folder,) = re.findall(r"^WORKDIR (\S+)$", STAGES["runtime"], re.M)
     assert store == f"{folder}/model_store"
+
+
+def test_the_model_store_is_the_users_own_so_that_a_volume_filled_from_it_can_be_written() -> None:
+    assert "COPY --chown=10001:10001 model_store model_store\n" in STAGES["runtime"]
 
 
 def test_nothing_names_a_registry_or_a_password() -> None:

@@ -1,5 +1,6 @@
 """The manifests run commands, settings and routes that exist, without rights, and stop as the service does."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -188,3 +189,46 @@ def test_selectors_stay_as_they_are_when_labels_are_added(built: list[dict[str, 
         if manifest["kind"] == "Deployment":
             wanted = manifest["spec"]["selector"]["matchLabels"]
             assert wanted == manifest["spec"]["template"]["metadata"]["labels"]
+
+
+def _deployments(built: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [manifest["spec"]["template"]["spec"] for manifest in built if manifest["kind"] == "Deployment"]
+
+
+def test_what_workers_train_is_what_the_api_serves(built: list[dict[str, Any]]) -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    (store,) = re.findall(r"SHARDWRIGHT_MODEL_STORE=(\S+)", dockerfile)
+    (claim,) = [manifest for manifest in built if manifest["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert len(_deployments(built)) == 3
+    for pod in _deployments(built):
+        volumes = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "emptyDir" not in v}
+        assert set(volumes.values()) == {claim["metadata"]["name"]}
+        mounted = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+        assert mounted[volumes.popitem()[0]]["mountPath"] == store
+        assert f"--chown={pod['securityContext']['fsGroup']}:" in dockerfile
+
+
+def test_a_pod_brings_what_the_volume_lacks_and_replaces_nothing(built: list[dict[str, Any]], tmp_path: Path) -> None:
+    image, volume = tmp_path / "image" / "model_store", tmp_path / "volume"
+    volume.mkdir()
+    for number in ("1", "2"):
+        (image / number).mkdir(parents=True)
+        (image / number / "manifest.json").write_text("shipped")
+    (trained := volume / "model_store" / "2" / "manifest.json").parent.mkdir(parents=True)
+    trained.write_text("trained")
+    for pod in _deployments(built):
+        (first,) = pod["initContainers"]
+        (mounted,) = [mount["mountPath"] for mount in first["volumeMounts"]]
+        named = {"/opt/shardwright/model_store": str(image), mounted: str(volume), f"{mounted}/lock": f"{volume}/lock"}
+        subprocess.run([named.get(word, word) for word in first["command"]], check=True)
+        kept = pod["containers"][0]["volumeMounts"][-1]["subPath"]
+        found = {path.parent.name: path.read_text() for path in (volume / kept).glob("*/manifest.json")}
+        assert found == {"1": "shipped", "2": "trained"}
+
+
+def test_the_monitor_names_the_job_as_the_alerts_do(built: list[dict[str, Any]]) -> None:
+    (service,) = [manifest for manifest in built if manifest["kind"] == "Service"]
+    (monitor,) = [manifest for manifest in built if manifest["kind"] == "ServiceMonitor"]
+    named = set(re.findall(r'job="([^"]+)"', (ROOT / "deploy/prometheus/alerts.yml").read_text()))
+    assert named == {service["metadata"]["labels"][monitor["spec"]["jobLabel"]]}
