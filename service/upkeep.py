@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Engine
 
+from service.database import database
 from service.domain.errors import RetrainingUnderWay, UnknownHardware
 from service.domain.retention import Kept, Retention
 from service.domain.trainings import MODELS, Outcome
@@ -17,7 +18,6 @@ from service.storage.retention import RetentionRepository
 from service.storage.trainings import TrainingRepository
 from service.telemetry import logging as structured_logging
 from service.usecases import retention
-from service.wiring import database
 
 _log = logging.getLogger(__name__)
 

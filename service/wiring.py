@@ -27,8 +27,9 @@ from service.api.planning import Planning
 from service.api.profiling import NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
+from service.database import database
 from service.domain.access import Allowance
-from service.domain.errors import ShardwrightError, StorageUnavailable
+from service.domain.errors import StorageUnavailable
 from service.domain.profiles import ProfileTerms
 from service.domain.version_ports import ModelSource, PromotionStore
 from service.jobs.measuring import OPERATOR_BENCH, Device
@@ -38,8 +39,6 @@ from service.settings import Settings
 from service.storage import api_keys, migrate, promotions
 from service.storage.api_keys import ApiKeyRepository
 from service.storage.audit import AuditTrail
-from service.storage.embedded import EmbeddedPostgres
-from service.storage.engine import build_engine
 from service.storage.idempotency import IdempotencyRepository, note_effect
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
@@ -68,15 +67,7 @@ _MAX_HEADERS_BYTES = 128 * 1024
 _LEASE_SPARE_S = 60.0
 """Seconds that a call may take beyond the largest time limit before its idempotency key is free for another try."""
 
-_EMBEDDED_CHECK_S = 5.0
-
 _log = logging.getLogger(__name__)
-
-
-class NoDatabaseThere(ShardwrightError):
-    """The folder of the embedded database holds none, and the command is not one that begins with an empty one."""
-
-    kind = "no_database_there"
 
 
 def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = None) -> None:
@@ -276,60 +267,6 @@ def work(
         migrate.upgrade(engine)
         at_night = nightly(settings, engine, retrain_with)
         build_supervisor(settings, engine, hardware, devices, at_night, bench).run(stop.wanted)
-
-
-@contextlib.contextmanager
-def database(
-    settings: Settings, create: bool = False, restarted: Callable[[], None] = lambda: None
-) -> Iterator[Engine]:
-    """An engine on the database of the settings, the embedded one started where they name none.
-
-    Args:
-        settings: of the service.
-        create: whether an embedded one may be made where there is none.
-        restarted: called whenever the embedded one was gone and runs again.
-
-    Raises:
-        NoDatabaseThere: there is no embedded one yet, and none may be made.
-        ShardwrightError: the embedded one does not start, or the URL is malformed.
-    """
-    with contextlib.ExitStack() as stack:
-        server = EmbeddedPostgres(settings.data_dir)
-        if not (settings.database_url or create or server.exists):
-            raise NoDatabaseThere(
-                f"there is no database in {settings.data_dir.absolute()}: give the folder that `shardwright serve` or "
-                "`shardwright profile` had as --data-dir, or set DATABASE_URL; `shardwright db upgrade` makes a new one"
-            )
-        url = settings.database_url or stack.enter_context(_embedded(server, restarted))
-        engine = build_engine(url)
-        stack.callback(engine.dispose)
-        yield engine
-
-
-@contextlib.contextmanager
-def _embedded(server: EmbeddedPostgres, restarted: Callable[[], None]) -> Iterator[str]:
-    """The URL of the embedded server, which is started again if it is killed meanwhile."""
-    url, over = server.start(), threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_EMBEDDED_CHECK_S):
-            launches = server.launches
-            try:
-                server.start()
-                if server.launches > launches:
-                    _log.warning("the embedded database was gone and runs again")
-                    restarted()
-            except ShardwrightError as error:
-                _log.error("the embedded database does not start", extra={"fields": {"cause": error.detail}})
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield url
-    finally:
-        over.set()
-        watcher.join()
-        server.leave()
 
 
 def database_check(engine: Engine) -> Callable[[], Check]:

@@ -19,11 +19,11 @@ def audit(
     from rich.console import Console
     from rich.table import Column, Table
 
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.audit import AuditTrail
 
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         found = AuditTrail(engine).newest(limit)
     grid = Table(Column("at", no_wrap=True), "who", "did", "to", "outcome", "request")

@@ -70,12 +70,12 @@ def revoke(
 
 @contextmanager
 def _repository(data_dir: DataDir) -> Iterator["ApiKeyRepository"]:
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.api_keys import ApiKeyRepository
     from service.storage.audit import AuditTrail
 
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         yield ApiKeyRepository(engine, AuditTrail(engine))
 

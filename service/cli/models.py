@@ -26,14 +26,14 @@ def list_versions(
     from rich.console import Console
     from rich.table import Column, Table
 
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.promotions import PromotionRepository
     from service.usecases.model_versions import listed, serving_version
 
     settings = settings_with(data_dir=data_dir, model_store=model_store)
     catalog = _store(settings.model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         standing = PromotionRepository(engine).standing()
     grid = Table(Column("version", no_wrap=True), Column("created", no_wrap=True), "held out", "serves")
@@ -56,11 +56,11 @@ def trainings(
     from rich.console import Console
     from rich.table import Column, Table
 
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.trainings import TrainingRepository
 
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         found = TrainingRepository(engine).all(hardware, limit)
     grid = Table(Column("ended", no_wrap=True), "model", "outcome", "trained", "reason")
@@ -79,7 +79,7 @@ def promote(
     data_dir: DataDir = None,
 ) -> None:
     """Have a version serve: all services on the database follow within seconds."""
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.promotions import PromotionRepository
     from service.usecases import model_versions as usecases
@@ -87,7 +87,7 @@ def promote(
     hardware, model, number = _parts(version, "<hardware>/<model>/<number>", 3)
     settings = settings_with(data_dir=data_dir, model_store=model_store)
     catalog = _store(settings.model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         found = usecases.named(catalog, hardware, model, number)
         promotions = PromotionRepository(engine)
@@ -103,7 +103,7 @@ def rollback(
     data_dir: DataDir = None,
 ) -> None:
     """Have the version serve that served before; again, the one before that."""
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.promotions import PromotionRepository
     from service.usecases import model_versions as usecases
@@ -111,7 +111,7 @@ def rollback(
     hardware, kind = _parts(model, "<hardware>/<model>", 2)
     settings = settings_with(data_dir=data_dir, model_store=model_store)
     catalog = _store(settings.model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         made = usecases.rollback(catalog, PromotionRepository(engine), (hardware, kind), operator(), reason)
         typer.echo(f"{usecases.numbered(catalog, (hardware, kind), made.number)} serves")
@@ -125,14 +125,14 @@ def prune(
     data_dir: DataDir = None,
 ) -> None:
     """Delete old versions that do not serve, that no rollback needs, and that no plan or launch in use names."""
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.plans import PlanRepository
     from service.storage.promotions import PromotionRepository
     from service.usecases import model_versions as usecases
 
     settings = settings_with(data_dir=data_dir, model_store=model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         named = PlanRepository(engine).models_named(settings.prune_spares_plans_of_days)
         old = usecases.prune(_store(settings.model_store), PromotionRepository(engine), named, keep, dry_run)

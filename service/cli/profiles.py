@@ -17,11 +17,11 @@ app = typer.Typer(no_args_is_help=True, help="Tables that are measured on the wo
 
 @contextmanager
 def _repository(data_dir: DataDir) -> "Iterator[ProfileRepository]":
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.profiles import ProfileRepository
 
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         yield ProfileRepository(engine)
 

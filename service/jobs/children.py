@@ -1,4 +1,4 @@
-"""Processes that a worker starts for what may crash, take all memory or never end: the worker lives on."""
+"""Processes of the worker pool; most are for what may crash, take all memory or never end: the worker lives on."""
 
 import contextlib
 import os
@@ -16,15 +16,20 @@ _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS
 def start(main: Callable[..., None], *arguments: Any) -> SpawnProcess:
     """Starts a process; ``main`` begins with ``prepare``."""
     process = get_context("spawn").Process(target=main, args=arguments, daemon=True)
-    # Starting this helper would end the block on signals below.
-    resource_tracker.ensure_running()
     # Signals to the whole group are the worker's matter: it ends this process, or lets it finish.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    start_deaf(process, signal.SIGINT, signal.SIGTERM)
+    return process
+
+
+def start_deaf(process: SpawnProcess, *numbers: signal.Signals) -> None:
+    """Starts a process that signals of these numbers do not reach until it lets them."""
+    # Starting this helper would end the block on signals.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return process
 
 
 def prepare(cpus: Sequence[int]) -> None:

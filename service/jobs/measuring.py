@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from service.domain.errors import MeasurementRefused, MemoryIsShort, ShardwrightError
+from service.domain.fused_operator import CPU, device_kind
 from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile
 from service.jobs import children
 
@@ -67,6 +68,11 @@ class Device:
 
     name: str
     cpus: tuple[int, ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, rather than processor cores."""
+        return device_kind(self.name) != CPU
 
     def __str__(self) -> str:
         """For people: the device, and its cores where it has any."""
@@ -187,7 +193,7 @@ def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
 def _prepare(spec: MeasuringSpec) -> None:
     """Before anything large is loaded: who ends this process, where it runs, and what it sees."""
     children.prepare(spec.device.cpus)
-    if spec.device.name.startswith("cuda"):
+    if spec.device.is_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible_gpu(spec.device)
 
 
@@ -199,10 +205,9 @@ def _visible_gpu(device: Device) -> str:
 
 
 def _bench(spec: MeasuringSpec) -> Bench:
-    kind = "cuda" if spec.device.name.startswith("cuda") else "cpu"
     module, name = spec.bench.split(":")
     make = getattr(importlib.import_module(module), name)
-    made: Bench = make(ProfileSettings(kind, spec.memory_bytes, spec.noisy_spread))
+    made: Bench = make(ProfileSettings(device_kind(spec.device.name), spec.memory_bytes, spec.noisy_spread))
     return made
 
 
@@ -212,7 +217,7 @@ def alone_on(device: Device) -> Iterator[None]:
 
     The kernel ends the hold with the process. A worker that is bound to no cores waits for none.
     """
-    gpu = f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}" if device.name.startswith("cuda") else None
+    gpu = f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}" if device.is_gpu else None
     names = [gpu] if gpu else [f"core-{cpu}" for cpu in sorted(device.cpus)]
     with contextlib.ExitStack() as holds:
         for name in names:

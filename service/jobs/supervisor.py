@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 
 from service.domain.errors import StorageUnavailable
 from service.jobs import worker
+from service.jobs.children import start_deaf
 from service.jobs.worker import WorkerSpec
 from service.storage.claims import ClaimRepository
 from service.storage.nights import NightRepository
@@ -185,11 +186,6 @@ class _Place:
 
     def _start(self, now: float) -> None:
         process = get_context("spawn").Process(target=worker.main, args=(self.spec,))
-        resource_tracker.ensure_running()
         # Until it handles signals itself, a Ctrl-C to the whole group must not end it half made.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        start_deaf(process, signal.SIGINT)
         self._process, self._began, self.heard = process, now, now

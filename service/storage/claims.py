@@ -15,7 +15,7 @@ from service.domain.profiles import TableProfile, campaign_of, configured_profil
 from service.domain.tables import Optimizer
 from service.storage.engine import short_transaction
 from service.storage.measurements import insert_compute
-from service.storage.profile_queue import CARRIED, LIVE_WORKER, TASK, queue
+from service.storage.profile_queue import CARRIED, LEFT_JOBS, TASK, queue
 
 _BACK_OFF = 4
 
@@ -61,16 +61,7 @@ _EXPIRED = text(
     ) RETURNING procrastinate_cancel_job_v1(claim, false, true)
     """
 )
-_LEFT_JOBS = text(
-    f"""
-    DELETE FROM procrastinate_jobs WHERE id IN (
-        SELECT id FROM procrastinate_jobs
-        WHERE task_name = :task AND status = 'doing'
-            AND (worker_id IS NULL OR worker_id NOT IN ({LIVE_WORKER}))
-        FOR UPDATE SKIP LOCKED
-    )
-    """  # noqa: S608
-)
+_DELETE_LEFT = text(f"DELETE FROM procrastinate_jobs WHERE id IN ({LEFT_JOBS})")  # noqa: S608
 
 
 class LostClaim(ShardwrightError):
@@ -215,7 +206,7 @@ class ClaimRepository:
                     parked += 1
                 else:
                     queued += 1
-            connection.execute(_LEFT_JOBS, {**alive, "task": TASK})
+            connection.execute(_DELETE_LEFT, {**alive, "tasks": [TASK]})
             expired = len(connection.execute(_EXPIRED).all())
         return Swept(queued, parked, expired)
 

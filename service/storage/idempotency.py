@@ -47,19 +47,19 @@ class IdempotencyRepository:
                 _current.set(call)
                 return None
             row = IdempotencyRow
-            over = row.claimed_until < func.now()
-            columns = row.request_hash, row.status, row.location, row.body, row.took_effect, over
+            lapsed = row.claimed_until < func.now()
+            columns = row.request_hash, row.status, row.location, row.body, row.took_effect, lapsed
             found = connection.execute(select(*columns).where(_is(call))).one_or_none()
         if found is None:
             raise _running()
-        request_hash, status, location, body, took_effect, is_over = found
+        request_hash, status, location, body, took_effect, is_dead = found
         if request_hash != call.request_hash:
             raise IdempotencyKeyReused(
                 "this Idempotency-Key was sent with another request: a new request needs a new key"
             )
         if status is not None and body is not None:
             return KeptAnswer(status, location, body)
-        if took_effect and is_over:
+        if took_effect and is_dead:
             raise IdempotentAnswerLost(
                 "the call took effect, but its answer was lost with the process that made it: look at the resource"
             )

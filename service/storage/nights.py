@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, func, insert, select, text
 
 from service.domain.trainings import MODELS, Ended
 from service.storage.engine import short_transaction
-from service.storage.profile_queue import LIVE_WORKER
+from service.storage.profile_queue import LEFT_JOBS
 from service.storage.rows import TrainingRow
 
 RETRAIN, PRUNE = "retrain_at_night", "prune_at_night"
@@ -16,12 +16,7 @@ RETRAIN, PRUNE = "retrain_at_night", "prune_at_night"
 _BEGAN = text("SELECT max(at) FROM procrastinate_events WHERE job_id = :job AND type = 'started'")
 _LEFT = text(
     f"""
-    DELETE FROM procrastinate_jobs WHERE id IN (
-        SELECT id FROM procrastinate_jobs
-        WHERE task_name = ANY(:tasks) AND status = 'doing'
-            AND (worker_id IS NULL OR worker_id NOT IN ({LIVE_WORKER}))
-        FOR UPDATE SKIP LOCKED
-    )
+    DELETE FROM procrastinate_jobs WHERE id IN ({LEFT_JOBS})
     RETURNING task_name, args ->> 'hardware' AS hardware,
         (SELECT max(at) FROM procrastinate_events WHERE job_id = procrastinate_jobs.id AND type = 'started') AS began
     """  # noqa: S608

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Engine, Select, false, func, or_, select, true, tuple_, union, update
+from sqlalchemy import ColumnElement, Connection, Engine, Select, false, func, or_, select, true, tuple_, union, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -83,14 +83,10 @@ class PlanRepository:
         """
         if caller.sees_all:
             with self._trail.recorded(AdminCall(str(caller), Action.DELETE_PLAN, plan_id)) as change:
-                taken = take(change.connection, plan_id, caller)
-                if not taken:
-                    raise PlanNotFound.under(plan_id)
+                _take(change.connection, plan_id, caller)
             return
         with storage_errors(), self._engine.begin() as connection:
-            taken = take(connection, plan_id, caller)
-        if not taken:
-            raise PlanNotFound.under(plan_id)
+            _take(connection, plan_id, caller)
 
     def listed(self, caller: Caller, after: PlanPlace | None, most: int) -> list[ListedPlan]:
         """The ``PlanIndex`` of the domain.
@@ -137,6 +133,11 @@ def used_plan(
         if session.scalar(noted.returning(PlanRow.plan_id)) is None:
             return None, False
     return row, known
+
+
+def _take(connection: Connection, plan_id: str, caller: Caller) -> None:
+    if not take(connection, plan_id, caller):
+        raise PlanNotFound.under(plan_id)
 
 
 def _models_of(row: type[PlanRow] | type[GivenAnswerRow]) -> Select[str]:

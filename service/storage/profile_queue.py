@@ -27,6 +27,13 @@ _QUEUE = text(
 LIVE_WORKER = "SELECT id FROM procrastinate_workers WHERE last_heartbeat > now() - make_interval(secs => :alive_s)"
 """Ids of the queue's workers that sent a heartbeat within ``:alive_s`` seconds."""
 
+LEFT_JOBS = f"""
+    SELECT id FROM procrastinate_jobs
+    WHERE task_name = ANY(:tasks) AND status = 'doing' AND (worker_id IS NULL OR worker_id NOT IN ({LIVE_WORKER}))
+    FOR UPDATE SKIP LOCKED
+"""  # noqa: S608
+"""Ids of jobs of ``:tasks`` that were begun and whose worker is gone, locked."""
+
 CARRIED = f"""
     EXISTS (
         SELECT FROM procrastinate_jobs

@@ -82,7 +82,7 @@ class RetentionRepository:
                 Kept.PROFILE_REQUESTS: _count(session, *_prunable(Kept.PROFILE_REQUESTS, keep)),
                 Kept.PROFILES: _count(session, ProfileRow, _done_with(keep) & ~_asked_for_by_kept(keep)),
                 Kept.MEASUREMENTS: sum(measured),
-                Kept.IDEMPOTENCY_KEYS: _count(session, IdempotencyRow, is_over()),
+                Kept.IDEMPOTENCY_KEYS: _count(session, *_prunable(Kept.IDEMPOTENCY_KEYS, keep)),
             }
 
 

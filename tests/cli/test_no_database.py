@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.wiring import NoDatabaseThere
+from service.database import NoDatabaseThere
 from tests.api.processes import setting_names
 
 

@@ -19,7 +19,7 @@ from service.domain.trainings import MODELS, Ended, Outcome
 from service.jobs.nightly import NightJob, Nightly
 from service.settings import Settings
 from service.storage.measurements import MeasurementRepository
-from service.storage.nights import RETRAIN, NightRepository
+from service.storage.nights import PRUNE, RETRAIN, NightRepository
 from service.storage.plans import PlanRepository
 from service.storage.profiles import ProfileRepository
 from service.storage.promotions import PromotionRepository
@@ -171,21 +171,35 @@ def test_a_killed_worker_ends_the_training_which_is_found_and_not_begun_again_th
     assert begun(supervisor.notes).count(HARDWARE) == 1
 
 
-def test_a_night_that_a_sweep_ended_fails_once_also_where_its_worker_wakes_up(engine: Engine) -> None:
-    worker, nights = live_worker(engine, HARDWARE), NightRepository(engine, 30)
+def _left_by_its_worker(engine: Engine, task: str) -> int:
+    """A nightly job that was begun by a worker that is gone since."""
+    worker = live_worker(engine, HARDWARE)
     deferred = """
         SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(
             :queue, :task, 1, NULL, NULL, jsonb_build_object('hardware', :hardware ::text, 'timestamp', 0), NULL
         )::procrastinate_job_to_defer_v1])
     """
     with engine.begin() as connection:
-        connection.execute(text(deferred), {"queue": queue_of(HARDWARE), "task": RETRAIN, "hardware": HARDWARE})
+        connection.execute(text(deferred), {"queue": queue_of(HARDWARE), "task": task, "hardware": HARDWARE})
     job = fetched(engine, worker, HARDWARE)
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM procrastinate_workers"))
+    return job
+
+
+def test_a_night_that_a_sweep_ended_fails_once_also_where_its_worker_wakes_up(engine: Engine) -> None:
+    job, nights = _left_by_its_worker(engine, RETRAIN), NightRepository(engine, 30)
     assert nights.sweep() == [HARDWARE]
     nights.fail(job, HARDWARE, "the worker was stopped while it trained")
     assert [outcome.reason for outcome in outcomes(engine)] == ["the worker that trained it ended or hung"]
+
+
+def test_a_pruning_that_its_worker_left_is_swept_and_no_training_fails_for_it(engine: Engine) -> None:
+    _left_by_its_worker(engine, PRUNE)
+    assert NightRepository(engine, 30).sweep() == []
+    assert outcomes(engine) == []
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM procrastinate_jobs")) == 0
 
 
 def test_a_night_that_gets_no_process_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,10 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.domain.access import Action, AdminCall, KeyNotFound
-from service.domain.callers import THROUGH_PROXY, WITHOUT_KEY, Caller, Scope
 from service.domain.errors import NothingToRollBackTo
-from service.domain.ports import StoredPlan
 from service.domain.versions import Version
 from service.storage.audit import AuditTrail
 from service.storage.engine import build_engine
-from service.storage.plans import PlanRepository
 from service.storage.promotions import PromotionRepository
 from service.usecases import model_versions
 from tests.api.fake_store import FakeStore
@@ -66,24 +63,3 @@ def test_while_the_database_is_away_nothing_hides_that() -> None:
     engine = build_engine("postgresql://nobody@127.0.0.1:1/none")
     with pytest.raises(Exception, match="not available"), AuditTrail(engine).recorded(CALL):
         raise AssertionError
-
-
-def test_plans_belong_to_who_puts_them_or_asks(engine: Engine) -> None:
-    plans, plan = PlanRepository(engine), StoredPlan("p", "cpu-x", "auto", 1.0, {}, {"status": "complete"})
-    ann, bob = (Caller(name, frozenset({Scope.PLAN})) for name in ("ann", "bob"))
-    assert plans.ask("p", ann) is None
-    plans.put(plan, ann)
-    assert (plans.get("p", ann), plans.get("p", bob), plans.get("p", THROUGH_PROXY)) == (plan, None, None)
-    assert plans.get("p", WITHOUT_KEY) == plan
-    assert plans.ask("p", bob) == plan == plans.get("p", bob)
-    plans.put(plan, THROUGH_PROXY)
-    assert plans.get("p", THROUGH_PROXY) == plan
-
-
-def test_a_plan_that_is_deleted_as_another_is_made_from_it_leaves_that_one_whole(engine: Engine) -> None:
-    plans, ann = PlanRepository(engine), Caller("ann", frozenset({Scope.PLAN}))
-    plans.put(StoredPlan("before", "cpu-x", "auto", 1.0, {}, {"status": "complete"}), ann)
-    plans.delete("before", ann)
-    after = StoredPlan("after", "cpu-x", "auto", 1.0, {"previous_plan_id": "before"}, {"status": "complete"})
-    assert plans.put(after, ann) == after
-    assert plans.get("after", ann) == after

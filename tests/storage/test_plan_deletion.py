@@ -84,3 +84,12 @@ def test_plans_that_are_given_up_while_they_are_used_break_nothing(many: Engine)
     with ThreadPoolExecutor(5) as pool:
         done = sum(pool.map(lambda seed: _User(many, seed).run(), range(5)), Counter[str]())
     assert all(done[what] > 0 for what in ("asked", "moved", "launched", "observed", "deleted", "not deleted")), done
+
+
+def test_a_plan_that_is_deleted_as_another_is_made_from_it_leaves_that_one_whole(engine: Engine) -> None:
+    plans, ann = PlanRepository(engine), Caller("ann", frozenset({Scope.PLAN}))
+    plans.put(StoredPlan("before", "cpu-x", "auto", 1.0, {}, {"status": "complete"}), ann)
+    plans.delete("before", ann)
+    after = StoredPlan("after", "cpu-x", "auto", 1.0, {"previous_plan_id": "before"}, {"status": "complete"})
+    assert plans.put(after, ann) == after
+    assert plans.get("after", ann) == after

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DataError, ProgrammingError
 
-from service.domain.callers import WITHOUT_KEY
+from service.domain.callers import THROUGH_PROXY, WITHOUT_KEY, Caller, Scope
 from service.domain.ports import PlanStore, StoredPlan
 from service.storage.engine import build_engine
 from service.storage.plans import PlanRepository
@@ -124,3 +124,15 @@ def test_the_plan_that_was_running_is_named_in_a_column_of_its_own(engine: Engin
     with engine.connect() as connection:
         named = connection.execute(text("SELECT plan_id, previous_plan_id FROM plans ORDER BY plan_id")).all()
     assert [tuple(row) for row in named] == [("f00d", None), ("next", "f00d")]
+
+
+def test_plans_belong_to_who_puts_them_or_asks(engine: Engine) -> None:
+    plans, plan = PlanRepository(engine), StoredPlan("p", "cpu-x", "auto", 1.0, {}, {"status": "complete"})
+    ann, bob = (Caller(name, frozenset({Scope.PLAN})) for name in ("ann", "bob"))
+    assert plans.ask("p", ann) is None
+    plans.put(plan, ann)
+    assert (plans.get("p", ann), plans.get("p", bob), plans.get("p", THROUGH_PROXY)) == (plan, None, None)
+    assert plans.get("p", WITHOUT_KEY) == plan
+    assert plans.ask("p", bob) == plan == plans.get("p", bob)
+    plans.put(plan, THROUGH_PROXY)
+    assert plans.get("p", THROUGH_PROXY) == plan

@@ -185,6 +185,10 @@ def test_what_was_measured_in_any_campaign_is_not_queued_by_plans(store: Profile
     # Who asks for it by name gets it.
     store.request([("t", profile(4))], "a", TERMS)
     assert store.get(profile(4).key) is not None
+    # Another device measured the hardware since: what the one before did says nothing of it.
+    already(engine, profile(5), bench="2")
+    already(engine, profile(6), bench="2", device="another")
+    assert store.queue_new([profile(5), profile(6)], "a", TERMS) == 1
 
 
 def test_callers_are_told_what_the_workers_measure_on(store: ProfileRepository, engine: Engine) -> None:

@@ -227,3 +227,29 @@ def test_versions_are_loaded_before_others_are_kept_out(
         promote(store, promotions, Version(*MODEL, number), "me", "better")
     rollback(store, promotions, MODEL, "me", "worse")
     assert checked == [(1, False), (2, False), (1, False)]
+
+
+def test_a_version_that_is_pruned_while_it_is_loaded_is_not_promoted(
+    store: ModelStore, promotions: PromotionRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "check", lambda version: store.delete(*MODEL, version.number))
+    with pytest.raises(UnknownModelVersion):
+        promote(store, promotions, Version(*MODEL, 1), "me", "better")
+    assert promotions.standing() == {}
+
+
+def test_a_rollback_that_another_came_before_loads_what_it_then_brings_back(
+    store: ModelStore, promotions: PromotionRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        promote(store, promotions, Version(*MODEL, number), "me", "better")
+    checked: list[int] = []
+
+    def check(version: Version) -> None:
+        checked.append(version.number)
+        if len(checked) == 1:
+            rollback(store, promotions, MODEL, "another", "worse")
+
+    monkeypatch.setattr(store, "check", check)
+    assert rollback(store, promotions, MODEL, "me", "worse").number == 1
+    assert checked == [2, 2, 1]
