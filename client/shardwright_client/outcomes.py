@@ -13,6 +13,7 @@ from shardwright_client.errors import (
     TYPE_PREFIX,
     ConnectionFailed,
     Problem,
+    ProblemError,
     SentRequest,
     ShardwrightError,
     Timeout,
@@ -24,7 +25,11 @@ from shardwright_client.json_values import Unreadable, decoded
 _MOMENTARY = frozenset({429, 502, 503, 504})
 """Statuses after which another try may succeed."""
 
+_RUNNING = "idempotent_call_running"
+"""Kind of the problem of a call whose first try, under the same idempotency key, is still being answered."""
+
 _GATEWAY = frozenset({502, 503, 504})
+_NO_CONTENT = 204
 _SHOWN = 200
 """Characters of a foreign answer that an error shows."""
 
@@ -81,7 +86,7 @@ def _unanswered(asked: SentRequest, error: httpx.HTTPError) -> Failure:
 
 def _value(kind: type[Result], asked: SentRequest, received: Received) -> Result | Failure:
     try:
-        return decoded(kind, json.loads(received.content))
+        return decoded(kind, json.loads(received.content) if received.status != _NO_CONTENT else {})
     except Unreadable as error:
         found = f"not a {kind.__name__} that this client knows ({error}); is one of them of another release?"
     except ValueError:
@@ -92,7 +97,9 @@ def _value(kind: type[Result], asked: SentRequest, received: Received) -> Result
 
 def _refused(asked: SentRequest, received: Received) -> Failure:
     retry_after_s = _retry_after_s(received.headers.get("retry-after"))
-    return Failure(_refusal(asked, received, retry_after_s), received.status in _MOMENTARY, retry_after_s)
+    error = _refusal(asked, received, retry_after_s)
+    running = isinstance(error, ProblemError) and error.kind == _RUNNING
+    return Failure(error, received.status in _MOMENTARY or running, retry_after_s)
 
 
 def _refusal(asked: SentRequest, received: Received, retry_after_s: float | None) -> ShardwrightError:

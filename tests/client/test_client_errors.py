@@ -24,7 +24,7 @@ from shardwright_client import (
     Unauthorized,
     Unsupported,
 )
-from tests.client.asked import BOTH, URL, Answers, Asking, plan_answer, planned, problem, with_client
+from tests.client.asked import BOTH, QUESTION, URL, Answers, Asking, plan_answer, planned, problem, with_client
 
 KEY = "sw_SECRET.0123"
 
@@ -174,6 +174,9 @@ def test_what_cannot_be_sent_is_said_before_anything_is_asked() -> None:
         lambda client: client.plan({"tables": [float("nan")]}),
         lambda client: client.plan({"tables": {1, 2}}),
         lambda client: client.plan([1]),
+        lambda client: client.plan(QUESTION, idempotency_key="a\r\nb"),
+        lambda client: client.plan(QUESTION, idempotency_key=""),
+        lambda client: client.delete_plan("../models"),
         lambda client: client.get_plan("../models"),
         lambda client: client.get_plan(""),
         lambda client: client.observe("a/b", {}),
