@@ -139,14 +139,20 @@ def _problem(received: Received) -> Problem | None:
 
 def _sentence(problem: Problem) -> str:
     """A problem for people, in one line: its kind, what is wrong and what would help."""
-    parts = [f"{problem.status} {problem.type.removeprefix(TYPE_PREFIX)}: {problem.detail or problem.title}"]
+    detail = _with_table(problem.detail or problem.title, problem.faults[0].table if problem.faults else None)
+    parts = [f"{problem.status} {problem.type.removeprefix(TYPE_PREFIX)}: {detail}"]
     others = problem.faults[1:_SHOWN_FAULTS]
-    parts += [f"{fault.pointer or 'request'}: {fault.message}" for fault in others]
+    parts += [f"{fault.pointer or 'request'}: {_with_table(fault.message, fault.table)}" for fault in others]
     remedies = problem.extra.get("remedies")
     if isinstance(remedies, list) and remedies:
         parts.append("what would help: " + " | ".join(str(remedy) for remedy in remedies))
     told = " ".join("; ".join(parts).splitlines())
     return told + (f" (request {problem.instance})" if problem.instance else "")
+
+
+def _with_table(message: str, table: str | None) -> str:
+    """A message that names its table: a pointer has a number, which says little to who wrote no list of tables."""
+    return message if table is None or repr(table) in message else f"{message} (table {table!r})"
 
 
 def _retry_after_s(header: str | None) -> float | None:

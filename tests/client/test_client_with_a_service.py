@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from shardwright_client import (
 )
 from shardwright_client.command import EXIT_CODES, main
 from shardwright_client.json_values import encoded
-from tests.api.processes import wait_for
 from tests.client.asked import BOTH, QUESTION, Asking, with_client
 from tests.client.conftest import ROOT, RealService
 from tests.storage.live_worker import fetched, live_worker
@@ -193,26 +191,6 @@ def test_connections_are_kept(real_service: RealService) -> None:
         return len(transport._pool.connections)
 
     assert with_client(ask, real_service.url) == 1
-
-
-@pytest.mark.slow
-def test_eight_ranks_get_one_plan_though_the_service_is_killed_and_started_again(real_service: RealService) -> None:
-    question = _question(devices=Devices.with_gib(2, 1, "slow"), launch_id="killed", time_limit_ms=20_000)
-
-    def rank(_: int) -> Any:
-        return with_client(lambda client: client.plan(question), real_service.url)
-
-    with ThreadPoolExecutor(8) as ranks:
-        asked = [ranks.submit(rank, i) for i in range(8)]
-        wait_for(lambda: "shardwright_planner_running 1.0" in _metrics(real_service))
-        real_service.kill()
-        real_service.start()
-        plans = [each.result() for each in asked]
-    assert all(plan.raw == plans[0].raw for plan in plans)
-
-
-def _metrics(service: RealService) -> str:
-    return httpx.get(f"{service.url}/metrics", trust_env=False).text
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -21,6 +21,7 @@ from shardwright_client.torchrec import PlanObserver, ShardwrightPlanner, find_t
 from shardwright_client.torchrec.timing import HostClock
 from tests.client.adapter.models import LEARNING_RATE, STEPS, Model, batch, loss_of, seeded_model, sharder, topology
 
+LAUNCH_TIMEOUT_S = 120
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
 
 
@@ -67,8 +68,8 @@ def train_all(folder: Path, url: str, ranks: int, trainings: Sequence[Training],
 
 
 def planner(client: Client, ranks: int, **options: Any) -> ShardwrightPlanner:
-    options = {"request": {"algorithm": "dim_greedy"}} | options
-    return ShardwrightPlanner(topology(ranks), 6, hardware="fake", client=client, **options)
+    options = {"hardware": "fake", "request": {"algorithm": "dim_greedy"}} | options
+    return ShardwrightPlanner(topology(ranks), 6, client=client, **options)
 
 
 def ask_all(folder: Path, urls: Sequence[str], ranks: int, rank: int) -> list[Any]:
@@ -81,9 +82,15 @@ def ask_all(folder: Path, urls: Sequence[str], ranks: int, rank: int) -> list[An
         return answers
 
 
-def _plan_or_error(client: Client, ranks: int) -> Any:
+def ask_slowly(folder: Path, url: str, ranks: int, rank: int) -> Any:
+    """What a rank is told by a service that takes its time."""
+    with joined(folder, ranks, rank), Client(url, timeout_s=LAUNCH_TIMEOUT_S) as client:
+        return _plan_or_error(client, ranks, hardware="slow", timeout_seconds=20)
+
+
+def _plan_or_error(client: Client, ranks: int, **options: Any) -> Any:
     model = Model("meta")
-    asking = planner(client, ranks)
+    asking = planner(client, ranks, **options)
     try:
         plan = asking.collective_plan(model, [sharder()])
     except Exception as error:

@@ -177,6 +177,11 @@ def test_no_service_is_named(
     assert "SHARDWRIGHT_URL" in caplog.text
 
 
+def test_torchrecs_plan_is_not_the_services(model: DistributedModelParallel) -> None:
+    with pytest.raises(InvalidArgument, match=r"plan must be ShardwrightPlanner\.answer, not ShardingPlan"):
+        PlanObserver(model, model.plan)
+
+
 @pytest.mark.parametrize("numbers", [{"sample_every": 0}, {"sample_every": 3, "report_every": 2}, {"first_step": -1}])
 def test_steps_that_cannot_be_counted(model: DistributedModelParallel, numbers: dict[str, int]) -> None:
     with pytest.raises(InvalidArgument, match="sample_every"):

@@ -27,13 +27,14 @@ from shardwright_client.torchrec import (
 )
 from tests.api.processes import wait_for
 from tests.client.adapter.models import Model, batch, collection, config, sharder, topology
-from tests.client.adapter.ranks import ask_all, planner
-from tests.client.conftest import PATIENCE_S, RealService
+from tests.client.adapter.ranks import LAUNCH_TIMEOUT_S, ask_all, ask_slowly, planner
+from tests.client.conftest import RealService
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 NOWHERE = "http://127.0.0.1:9"
 MODELS = 20
+RANKS = 8
 
 
 @pytest.fixture
@@ -96,9 +97,61 @@ def test_a_question_with_measured_samples_is_planned(client: Client) -> None:
     assert not any("reuse" in assumption for assumption in asking.answer.assumptions)
 
 
-def test_a_model_without_tables_asks_nothing(away: Client) -> None:
+@pytest.mark.parametrize(("module", "sharders"), [(nn.Linear(2, 2), [sharder()]), (Model("meta"), [])])
+def test_a_model_without_tables_asks_nothing_and_the_log_says_so(
+    away: Client, caplog: pytest.LogCaptureFixture, module: nn.Module, sharders: list[Any]
+) -> None:
     asking = ShardwrightPlanner(topology(2), 6, hardware="fake", client=away)
-    assert asking.plan(nn.Linear(2, 2), [sharder()]).plan == {}
+    assert asking.plan(module, sharders).plan == {}
+    assert "nothing is planned: the model has no module with tables that a sharder is for" in caplog.text
+
+
+@pytest.mark.parametrize("batch_size", [None, 0, -3, 1.5, "8"])
+def test_no_batch_size_is_assumed(batch_size: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"samples of a rank in a step, 1 or more, is {batch_size!r}"):
+        ShardwrightPlanner(topology(2), batch_size, hardware="fake")
+
+
+def test_what_no_request_can_have_is_said_at_once(client: Client) -> None:
+    wrong: Any = "auto"
+    with pytest.raises(InvalidArgument, match="request must be a mapping of members of POST /plan, is a str"):
+        ShardwrightPlanner(topology(2), 6, hardware="fake", request=wrong)
+    with pytest.raises(InvalidArgument, match="constraints of a request must be a mapping of members, not list"):
+        planner(client, 2, request={"constraints": ["table_wise"]}).plan(Model("meta"), [sharder()])
+
+
+def test_a_refused_table_is_told_by_its_name(client: Client) -> None:
+    named = "x" * 300
+    with pytest.raises(InvalidRequest, match=f"/tables/0/name: .*{named[:200]}"):
+        planner(client, 2).plan(collection(config(named, ["f"]), device="meta"), [sharder()])
+
+
+def test_a_plan_of_another_kind_is_not_priced(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="plan must be a ShardingPlan of TorchRec, not str"):
+        planner(client, 2).estimate("{}", Model("meta"), [sharder()])
+
+
+def test_constraints_of_no_table_are_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    rules = {"dog": ParameterConstraints(), "hen": ParameterConstraints(), "hog": ParameterConstraints()}
+    planner(client, 2, constraints=rules).plan(Model("meta"), [sharder()])
+    assert "constraints name tables that the sharders have none of: hen, hog" in caplog.text
+
+
+@pytest.mark.parametrize("ranks", [1, 16])
+def test_any_number_of_ranks_is_planned_for(client: Client, ranks: int) -> None:
+    """One, and more than there are tables."""
+    asking = planner(client, ranks)
+    asking.plan(Model("meta"), [sharder()])
+    assert asking.answer is not None
+    assert len(asking.answer.devices) == ranks
+
+
+def test_a_group_that_is_not_the_topologys(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    outcome = planner(client, 4)._outcome(Model("meta"), [sharder()], 2)
+    assert "the topology has 4 ranks but the process group 2: make one of world_size 2" in str(outcome.error)
+    outcome = planner(client, 2)._outcome(Model("meta"), [sharder()], 4)
+    assert outcome.sharding_plan is not None
+    assert "the plan is for 2 ranks, as the topology says; the process group has 4" in caplog.text
 
 
 def _model(seed: int) -> Any:
@@ -145,22 +198,27 @@ def _shards_told(url: str, launch_id: str, _: int) -> Any:
 
 
 def test_eight_ranks_that_ask_at_once_get_one_plan(real_service: RealService) -> None:
-    with ThreadPoolExecutor(8) as ranks:
-        told = set(ranks.map(partial(_shards_told, real_service.url, "at once"), range(8)))
+    with ThreadPoolExecutor(RANKS) as ranks:
+        told = set(ranks.map(partial(_shards_told, real_service.url, "at once"), range(RANKS)))
     assert len(told) == 1
 
 
 @pytest.mark.slow
-def test_a_service_that_restarts_in_the_middle_of_a_launch_does_not_break_it(real_service: RealService) -> None:
-    ask = partial(_shards_told, real_service.url, "restarted")
-    with ThreadPoolExecutor(8) as ranks:
-        told = list(ranks.map(ask, range(4)))
-        real_service.kill()
-        late = [ranks.submit(ask, rank) for rank in range(4, 8)]
-        real_service.start()
-        told += [rank.result(PATIENCE_S) for rank in late]
-    wait_for(real_service.answers, PATIENCE_S)
-    assert len(set(told)) == 1
+def test_a_service_that_restarts_in_the_middle_of_a_launch_does_not_break_it(
+    real_service: RealService, tmp_path: Path
+) -> None:
+    """Eight ranks plan together; the service is killed while it makes their plan, and started again."""
+    ask = partial(ask_slowly, tmp_path, real_service.url, RANKS)
+    with ThreadPoolExecutor(1) as launcher:
+        launched = launcher.submit(run_ranks, ask, RANKS, LAUNCH_TIMEOUT_S)
+        wait_for(real_service.plans, LAUNCH_TIMEOUT_S)
+        real_service.restart()
+        told = launched.result()
+    assert all(each == told[0] for each in told)
+    shards, answer, _ = told[0]
+    assert sorted(shards, key=str) == sorted(answer.shards, key=str)
+    with Client(real_service.url) as client:
+        assert client.get_plan(answer.plan_id) == answer
 
 
 def test_without_a_service_the_error_says_so(away: Client) -> None:
@@ -181,11 +239,12 @@ def test_torchrecs_planner_stands_in_and_the_log_says_so(away: Client, caplog: p
     assert "cannot be reached" in caplog.text
 
 
-def test_a_no_of_the_service_is_no_reason_to_stand_in(client: Client) -> None:
+def test_a_no_of_the_service_is_no_reason_to_stand_in(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     tight = topology(2, ddr_cap=8000)
     asking = ShardwrightPlanner(tight, 6, hardware="fake", client=client, fallback=True)
     with pytest.raises(Infeasible):
         asking.plan(Model("meta"), [sharder()])
+    assert "less what HeuristicalStorageReservation keeps for inputs and the dense part: " in caplog.text
     pinned = {"constraints": {"pin": {"hen": [0]}}}
     asking = ShardwrightPlanner(topology(2), 6, hardware="fake", client=client, fallback=True, request=pinned)
     with pytest.raises(InvalidRequest, match="hen"):
@@ -247,5 +306,5 @@ def test_an_error_that_cannot_be_sent_is_told_in_words(monkeypatch: pytest.Monke
         raise _Unpicklable
 
     monkeypatch.setattr(asking, "plan", broken)
-    outcome = asking._outcome(Model("meta"), [sharder()])
+    outcome = asking._outcome(Model("meta"), [sharder()], 2)
     assert str(pickle.loads(pickle.dumps(outcome)).error) == "_Unpicklable: held"
