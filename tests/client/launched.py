@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwright_client import Client, PlanRequest
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 def asked_in_turn(url: str, folder: Path, questions: Sequence[PlanRequest], rank: int) -> list[dict[str, Any]]:

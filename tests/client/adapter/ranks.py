@@ -16,12 +16,13 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardedTensor, ShardingPlan
 
-from shardwright_client import Client, Shard
+from shardwright_client import Client, Plan, Shard
 from shardwright_client.torchrec import PlanObserver, ShardwrightPlanner, find_tables, to_sharding_plan, to_shards
 from shardwright_client.torchrec.timing import HostClock
 from tests.client.adapter.models import LEARNING_RATE, STEPS, Model, batch, loss_of, seeded_model, sharder, topology
 
-LAUNCH_TIMEOUT_S = 120
+LAUNCH_TIMEOUT_S = 300
+PLAN = Plan("p" * 32, "complete", True, "auto", (), (), 1.0, {}, (), 1.0)
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
 
 
@@ -65,6 +66,32 @@ def joined(folder: Path, ranks: int, rank: int) -> Iterator[None]:
 def train_all(folder: Path, url: str, ranks: int, trainings: Sequence[Training], rank: int) -> list[Trained]:
     with joined(folder, ranks, rank), Client(url, timeout_s=30) as client:
         return [_trained(client, ranks, training, rank) for training in trainings]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[DistributedModelParallel]:
+    """A model on the one rank of a group, tables whole and cut."""
+    whole = seeded_model()
+    tables = find_tables(whole, [sharder()])
+    shards = [
+        Shard(table.name, columns, 0)
+        for table in tables
+        for columns in ([(0, 8), (8, table.embedding_dim)] if table.name == "dog" else [(0, table.embedding_dim)])
+    ]
+    with joined(folder, 1, 0):
+        plan = to_sharding_plan(shards, tables, "cpu", 1)
+        yield DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=[sharder()])
+
+
+def train_alone(model: Any, observer: PlanObserver, steps: int) -> list[float]:
+    """The losses of so many observed steps."""
+    losses = []
+    for step in range(steps):
+        loss = loss_of(model, batch(step, 0))
+        loss.backward()  # type: ignore[no-untyped-call]
+        observer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def planner(client: Client, ranks: int, **options: Any) -> ShardwrightPlanner:
