@@ -2,8 +2,9 @@
 
 Gloo ranks of one thread train one sharded EmbeddingBagCollection. Blocks of steps take turns: without an observer,
 with one that measures a step of 50 (what it does unless told), and with one that measures every step. Each block ends
-with a report, as it does every 1,000 steps unless told, which is posted from the observer's thread to a client that answers at once. Ratios are of blocks of the same
-turn, so that drift of the machine hits all alike; those of the processor's time hold on a busy machine too.
+with a report, as do 1,000 steps unless told: it is posted to a client that answers at once, and waited for. Ratios are
+of blocks of the same turn, so that drift of the machine hits all alike; those of the processor's time hold on a busy
+machine too.
 Run: PYTHONPATH=client OMP_NUM_THREADS=1 python -m benchmarks.observing [--turns N] [--steps N]
 """
 

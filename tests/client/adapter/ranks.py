@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardedTensor, ShardingPlan
 
@@ -134,7 +135,7 @@ def _trained(client: Client, ranks: int, training: Training, rank: int) -> Train
         plan = asking.collective_plan(Model("meta"), sharders)
     else:
         plan = to_sharding_plan(training.shards, tables, "cpu", ranks)
-    model = _sharded(whole, plan, sharders)
+    model = sharded(whole, plan, sharders)
     dense = torch.optim.SGD([p for name, p in model.named_parameters() if "top" in name], lr=LEARNING_RATE)
     observed = asking.answer if training.observed else None
     losses = []
@@ -160,7 +161,7 @@ def _break(_: HostClock) -> None:
     raise RuntimeError("no such clock")
 
 
-def _sharded(whole: Model, plan: ShardingPlan, sharders: Sequence[Any]) -> DistributedModelParallel:
+def sharded(whole: nn.Module, plan: ShardingPlan, sharders: Sequence[Any]) -> DistributedModelParallel:
     """The model with its tables sharded and their weights as before."""
     weights = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
     model = DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=list(sharders))

@@ -1,4 +1,4 @@
-"""Trains, observed for a service that never answers: ``python -m tests.client.adapter.unanswered URL FOLDER SECONDS``."""
+"""Trains, observed by a service that never answers: `python -m tests.client.adapter.unanswered URL FOLDER SECONDS`."""
 
 import sys
 from pathlib import Path
