@@ -4,6 +4,7 @@ They yield a ``Try`` to be sent, whose outcome is sent back to them, or a ``Wait
 result of the call.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Generator
@@ -16,6 +17,8 @@ from shardwright_client.configuration import Configuration
 from shardwright_client.errors import NotFound, ShardwrightError, Timeout
 from shardwright_client.outcomes import Failure, Outcome, Received, value_or_failure
 from shardwright_client.profiles import Profiles
+
+logger = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 8.0
@@ -104,6 +107,8 @@ def answered(
         pause = _pause_s(found, tries)
         if pause is None or clock() + pause >= due:
             raise _told(found.error, tries, clock() - began)
+        if tries == 1:
+            logger.warning("%s: tried again, for %.0f s at most", found.error, due - clock())
         yield Wait(pause)
 
 

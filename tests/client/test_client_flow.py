@@ -5,6 +5,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import httpx
+import pytest
 
 from shardwright_client import Busy, ConnectionFailed, NotFound, ShardwrightError, Timeout
 from shardwright_client.calls import delete_plan_call, get_plan_call, plan_call
@@ -49,7 +50,7 @@ def _busy(retry_after: str) -> Received:
     return Received(503, answer.headers, answer.content)
 
 
-def test_waits_grow_and_end_with_the_time() -> None:
+def test_waits_grow_and_end_with_the_time(caplog: pytest.LogCaptureFixture) -> None:
     clock, configuration = Clock(), Configuration("http://x", timeout_s=60)
     flow = answered(get_plan_call("a"), configuration, clock)
     tries, waits, error = carried_out(flow, clock, httpx.ConnectError("refused"))
@@ -60,6 +61,8 @@ def test_waits_grow_and_end_with_the_time() -> None:
     assert sum(waits) < 60
     assert 9 <= len(tries) <= 20
     assert tries[0].due == 110.0
+    (told,) = caplog.messages
+    assert "the service cannot be reached (ConnectError: refused): tried again, for 60 s at most" in told
 
 
 def test_retry_after_is_a_number_or_a_date_and_is_waited_for() -> None:
