@@ -1,6 +1,7 @@
 """Composition root of the service and of the commands that work on its database."""
 
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -102,6 +103,9 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
             timeout_graceful_shutdown=settings.shutdown_timeout_s,
         )
         stop.server = uvicorn.Server(config)
+        # What is loaded now stays: a full collection, which holds up all requests, need not look through it.
+        gc.collect()
+        gc.freeze()
         if not stop.made:
             stop.server.run([listener])
 

@@ -1,14 +1,21 @@
 """The resources /plan, /estimate, /plans, /healthz, /readyz and /metrics, and what all resources share."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
-from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
+from service.api.answers import (
+    EstimateAnswer,
+    HealthAnswer,
+    PlanAnswer,
+    PlanDiffAnswer,
+    ReadinessAnswer,
+    answer_json,
+)
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.model_resources import ModelResources
 from service.api.observing import Observing
@@ -90,7 +97,7 @@ BODY_PROBLEMS = {
 """What can be wrong with any body."""
 
 
-# The functions below that are not async run in threads: parsing and planning never hold up the event loop.
+# Parsing and planning run in threads, as the functions below do that are not async: they never hold up the event loop.
 
 
 @router.post(
@@ -111,9 +118,12 @@ BODY_PROBLEMS = {
     ),
     openapi_extra=takes("PlanRequest"),
 )
-def post_plan(body: Body, services: Given) -> Response:
+async def post_plan(body: Body, services: Given) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
-    return json_response(services.planning.plan(body.content, body.arrived))
+    given = services.planning.plan_given_before(body.content)
+    if given is not None:
+        return _json(given)
+    return await run_in_threadpool(lambda: json_response(services.planning.plan(body.content, body.arrived)))
 
 
 @router.post(
@@ -130,9 +140,12 @@ def post_plan(body: Body, services: Given) -> Response:
     ),
     openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )
-def post_estimate(body: Body, services: Given) -> Response:
+async def post_estimate(body: Body, services: Given) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    return json_response(services.planning.estimate(body.content))
+    given = services.planning.estimate_given_before(body.content)
+    if given is not None:
+        return _json(given)
+    return await run_in_threadpool(lambda: json_response(services.planning.estimate(body.content)))
 
 
 @router.get(
@@ -198,6 +211,8 @@ def get_metrics(services: Given) -> Response:
 
 def json_response(answer: BaseModel | Mapping[str, Any], status: int = 200) -> Response:
     """An answer as JSON."""
-    if isinstance(answer, BaseModel):
-        answer = answer.model_dump(mode="json")
-    return Response(json.dumps(answer, ensure_ascii=False, allow_nan=False), status, media_type="application/json")
+    return _json(answer_json(answer), status)
+
+
+def _json(content: bytes, status: int = 200) -> Response:
+    return Response(content, status, media_type="application/json")
