@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from service.domain.ports import Embeddings, Floats
 from service.domain.tables import Optimizer, Table
 
-_MOST = 16_384
+_MOST = 4_096
 
 _Key = tuple[object, ...]
 
-Rows = TypeVar("Rows", Embeddings, Floats)
+Rows = TypeVar("Rows", bound=NDArray[Any])
 
 _nameless = attrgetter(*(name for name in Table.__dataclass_fields__ if name != "name"))
 
@@ -50,5 +50,4 @@ class RowMemory(Generic[Rows]):
                 # Another one, rather than an empty one: another thread may be reading this.
                 known = self._rows = {key: known[key] for key in keys if key in known}
             known.update(zip(missing, make(list(missing.values())), strict=True))
-        rows: Rows = np.array([known[key] for key in keys])
-        return rows
+        return cast(Rows, np.array([known[key] for key in keys]))
