@@ -48,6 +48,12 @@ class Settings(BaseSettings):
     )
     max_tables: int = Field(default=5_000, ge=1, description="Most tables in one request.")
     body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
+    drain_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Seconds after SIGTERM for which /readyz says 503 while all else is answered as before, so that a "
+        "proxy finds out; a second signal ends them.",
+    )
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
     admin_calls: bool = Field(
         default_factory=lambda given: _is_loopback(given["host"]),

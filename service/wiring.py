@@ -18,6 +18,7 @@ from sqlalchemy import Engine, exc
 
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
+from service.api.http_server import DrainingServer, ImpatientProtocol
 from service.api.model_resources import ModelResources
 from service.api.model_versions import ModelVersions
 from service.api.observing import Observing
@@ -94,19 +95,20 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
     structured_logging.configure(settings.log_level)
     with _stop_signals() as stop, _listening(settings) as listener, running_app(settings, factory, worker) as app:
         host, port = listener.getsockname()[:2]
-        _log.info("serving", extra={"fields": {"host": host, "port": port}})
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
+            http=ImpatientProtocol,
             timeout_graceful_shutdown=settings.shutdown_timeout_s,
         )
-        stop.server = uvicorn.Server(config)
+        stop.server = DrainingServer(config, settings.drain_s, app.state.services.stopping)
         # What is loaded now stays: a full collection, which holds up all requests, need not look through it.
         gc.collect()
         gc.freeze()
         if not stop.made:
+            _log.info("serving", extra={"fields": {"host": host, "port": port}})
             stop.server.run([listener])
 
 

@@ -1,7 +1,8 @@
 """The resources /plan, /estimate, /plans, /healthz, /readyz and /metrics, and what all resources share."""
 
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -42,6 +43,7 @@ class Services:
         body_limits: of request bodies.
         bodies: room for them.
         threads: requests that are worked on at the same time, those that wait for a planning process included.
+        stopping: set once the process is to stop.
     """
 
     planning: Planning
@@ -53,6 +55,7 @@ class Services:
     body_limits: BodyLimits
     bodies: BodyAdmission
     threads: int
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 def _services(request: Request) -> Services:
@@ -192,6 +195,8 @@ async def get_health() -> HealthAnswer:
 def get_readiness(services: Given) -> Response:
     """Each part, and what is missing."""
     checks = {name: check() for name, check in services.checks.items()}
+    if services.stopping.is_set():
+        checks["process"] = Check(False, "stopping")
     ready = all(check.usable for check in checks.values())
     states = {name: check.state for name, check in checks.items()}
     return json_response(ReadinessAnswer(ready=ready, checks=states), 200 if ready else 503)
