@@ -25,7 +25,7 @@ def routes(folder: Path) -> list[Route]:
     one = write_bodies(folder / "estimate-bodies", [estimate_body()])
     many = write_bodies(folder / "placements-bodies", [estimate_body(placement) for placement in range(1, 1_001)])
     plan = write_bodies(folder / "plan-bodies", [plan_body(algorithm="dim_greedy")])
-    fresh = write_bodies(folder / "fresh-bodies", [plan_body(seed=0) | {"seed": seed} for seed in range(1, 1_001)])
+    fresh = write_bodies(folder / "fresh-bodies", [plan_body(seed=seed) for seed in range(1, 1_001)])
     return [
         Route("/estimate, bare", "/estimate", many, bare=True),
         Route("/estimate, the same plan", "/estimate", one),

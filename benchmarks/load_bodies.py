@@ -8,9 +8,9 @@ TABLES, DEVICES = 100, 8
 _GIB = 2**30
 
 
-def tables(seed: int = 0) -> list[dict[str, Any]]:
+def tables(table_seed: int = 0) -> list[dict[str, Any]]:
     """100 tables of random sizes without histograms."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(table_seed)
     return [
         {
             "name": f"cat_{i}",
@@ -22,10 +22,10 @@ def tables(seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def plan_body(seed: int = 0, **changes: Any) -> dict[str, Any]:
+def plan_body(table_seed: int = 0, **changes: Any) -> dict[str, Any]:
     """A planning question about the tables of a seed."""
     devices = {"count": DEVICES, "memory_bytes": 64 * _GIB, "hardware": "cpu-fbgemm"}
-    return {"tables": tables(seed), "devices": devices, "global_batch_size": 16_384, "optimizer": "sgd"} | changes
+    return {"tables": tables(table_seed), "devices": devices, "global_batch_size": 16_384, "optimizer": "sgd"} | changes
 
 
 def estimate_body(placement: int = 0, table_seed: int = 0) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Settings of the service, read from the environment once."""
 
-import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.profiling.host import usable_cores
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -33,10 +34,11 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535, validation_alias=AliasChoices("SHARDWRIGHT_PORT", "PORT"))
     model_store: str = Field(default=str(_REPOSITORY / "model_store"), description="Folder of the cost models.")
     planner_processes: int = Field(
-        default_factory=lambda: max(2, (os.cpu_count() or 1) - 1),
+        default_factory=lambda: max(2, usable_cores() - 1),
         ge=1,
         le=256,
-        description="Plans made at the same time; by default a core is left to the API where there are three.",
+        description="Plans made at the same time; by default a core is left to the API where there are three that this "
+        "process may use.",
     )
     planner_queue: int = Field(
         default=16, ge=0, le=1024, description="Requests that may wait for a planning process; more are answered 503."
