@@ -16,7 +16,7 @@ _BODY_THAT_DOES_NOT_COME = (
 )
 
 
-@pytest.mark.parametrize("jump_s", [_YEAR_S, -_YEAR_S])
+@pytest.mark.parametrize("jump_s", [_YEAR_S, pytest.param(-_YEAR_S, marks=pytest.mark.slow)])
 def test_a_jump_ends_no_request_and_lengthens_none(
     database_url: str, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
