@@ -1,4 +1,4 @@
-# make serve | test | test-all | check | bench | format | setup
+# make serve | test | test-all | test-torchrec | fuzz | contract | check | audit | bench | format | setup
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # cpu or gpu: fbgemm-gpu-cpu and fbgemm-gpu own the same package folder, so a virtual environment holds one of them.
 EXTRA = cpu
@@ -9,21 +9,22 @@ HOST = 127.0.0.1
 DATA_DIR = ./var
 
 VENV := .venv
+AUDIT := .venv-audit
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(EXTRA)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: setup serve test test-all check bench format
+.PHONY: setup serve test test-all test-torchrec fuzz contract check audit bench format
 
 setup: $(STAMP)
 
 # torch first and by itself: a build that is on hand is taken before a range pulls in another.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 	@other=$$(ls $(VENV)/.installed-* 2>/dev/null | grep -v '\.installed-$(EXTRA)$$'); \
 	if [ -n "$$other" ]; then echo "$(VENV) was set up with another EXTRA ($$other): remove $(VENV) first" >&2; exit 1; fi
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) "$$(grep -m1 '^torch==' constraints.txt)"
-	$(PIP) -e '.[$(EXTRA),dev]'
+	$(PIP) -e '.[$(EXTRA),dev]' -e ./client
 	touch $@
 
 serve: setup
@@ -35,15 +36,36 @@ test: setup
 test-all: setup
 	TEST_ALL_EXAMPLES=1 $(BIN)/python -m pytest -m "not gpu"
 
-check: setup
+# Bounded by the number of cases, and by 20 minutes.
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.contract.fuzzing --cases 5000
+
+# What changed since the last tag that clients of then would break on.
+contract: setup
+	$(BIN)/python -m tests.contract.breaking
+
+check: setup contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What is installed against the advisories of PyPI. Not part of check: the answer changes without any change here.
+audit:
+	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet pip-audit==2.10.1; }
+	@$(AUDIT)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off; code=$$?; \
+	if [ $$code -ne 0 ]; then echo "audit: advisories were found, or PyPI could not be asked: see above; nothing was vouched for" >&2; fi; \
+	exit $$code
+
 # TorchRec's requirement fbgemm-gpu would overwrite the CPU build: no dependencies.
+TORCHREC = $(PIP) --no-deps -r benchmarks/requirements-torchrec.txt
+
+test-torchrec: setup
+	$(TORCHREC)
+	$(BIN)/python -m pytest -m "not gpu" tests/client/adapter
+
 bench: setup
-	$(PIP) --no-deps -r benchmarks/requirements-torchrec.txt
+	$(TORCHREC)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planners --quick --write benchmarks/results
 
 format: setup

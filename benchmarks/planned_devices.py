@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.held_rows import HeldRows
 from benchmarks.own_rows import HARDWARE, OwnRows, Rows, measurement_option, own_rows
 from service.cost_models.compute import ComputeModel
+from service.domain.fused_operator import supported_data_types, supported_optimizers
 from service.domain.measurements import ComputeMeasurement, Split, table_part
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels, MeasurementStore
 from service.domain.tables import Table
@@ -29,8 +30,6 @@ from service.profiling.combinations import Combination, random_combination
 from service.profiling.compute_bench import (
     BenchSettings,
     ComputeBench,
-    supported_data_types,
-    supported_optimizers,
 )
 from service.profiling.planned import planned_devices
 from service.profiling.pools import generated_pool

@@ -9,8 +9,9 @@ from itertools import combinations as combinations_of
 
 import numpy as np
 
+from service.domain.fused_operator import supported_data_types, supported_optimizers
 from service.profiling.campaign import Campaign, CampaignSettings
-from service.profiling.compute_bench import BenchSettings, ComputeBench, supported_data_types, supported_optimizers
+from service.profiling.compute_bench import BenchSettings, ComputeBench
 from service.profiling.pools import generated_pool
 
 _SETTINGS = CampaignSettings("cpu-fbgemm", 77, supported_optimizers("cpu"), supported_data_types("cpu"), 2 * 2**30)

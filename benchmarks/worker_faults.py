@@ -47,6 +47,7 @@ _SETTINGS = {
     "SHARDWRIGHT_WORKER_MEMORY_GIB": "0.2",
     "SHARDWRIGHT_PROFILE_RETRY_S": "1",
     "SHARDWRIGHT_LOG_LEVEL": "error",
+    "SHARDWRIGHT_NIGHTLY_CRON": "",
 }
 
 
@@ -174,7 +175,7 @@ class Run:
             return Counter(connection.scalars(text("SELECT attempts FROM profiles")))
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, **_SETTINGS, "DATABASE_URL": self._url}
+        environment = {**os.environ, **_SETTINGS, "SHARDWRIGHT_DATABASE_URL": self._url}
         command = [sys.executable, "-m", "benchmarks.worker_faults", "--supervise"]
         return subprocess.Popen(command, env=environment, start_new_session=True)
 

@@ -11,6 +11,7 @@ from service.api.planner_pool import Planner
 from service.api.planner_worker import SourceSpec
 from service.api.planning import Planning
 from service.api.profiling import NoSink
+from service.domain.callers import Caller
 from service.domain.deadline import Deadline
 from service.domain.errors import StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
@@ -75,10 +76,16 @@ class _LocalPlanner(Planner):
 class _NoPlans(PlanStore):
     """A store that is always away."""
 
-    def get(self, plan_id: str) -> StoredPlan | None:
+    def get(self, plan_id: str, caller: Caller) -> StoredPlan | None:
         raise StorageUnavailable(
             "the command line keeps no plans: ask a service that does, or price tables and shards themselves"
         )
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        raise StorageUnavailable("the command line keeps no plans")
+
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
+        raise StorageUnavailable("the command line keeps no plans")
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
         raise StorageUnavailable("the command line keeps no plans")

@@ -4,7 +4,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from croniter import CroniterError, croniter
+from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.profiling.host import usable_cores
@@ -56,14 +57,31 @@ class Settings(BaseSettings):
         description="Seconds after SIGTERM for which /readyz says 503 while all else is answered as before, so that a "
         "proxy finds out; a second signal ends them.",
     )
+    memory_limit_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="Memory that the service may take, which only /metrics shows, for an alert; by default that of its "
+        "control group, else the machine's.",
+    )
     shutdown_timeout_s: int = Field(default=30, ge=1, description="Seconds that running requests get after SIGTERM.")
-    admin_calls: bool = Field(
-        default_factory=lambda given: _is_loopback(given["host"]),
-        description="Whether POST /models/... may change which versions serve; by default only where the host is a "
-        "loopback address.",
+    require_keys: bool = Field(
+        default_factory=lambda given: not _is_loopback(given["host"]),
+        description="Whether callers need an API key (see `shardwright keys`); by default where the host is not a "
+        "loopback address. Without, everyone who reaches the service may do everything: not behind a proxy.",
+    )
+    key_requests_per_minute: int = Field(
+        default=6_000,
+        ge=1,
+        description="Requests that an API key may make to each API process, for keys that were made without a limit.",
+    )
+    key_burst: int = Field(
+        default=2_000, ge=1, description="Of these, so many may come at once, for keys that were made without a burst."
     )
     promotion_poll_s: float = Field(
-        default=3.0, gt=0, le=60, description="Seconds after which promotions are looked for without a notification."
+        default=3.0,
+        gt=0,
+        le=60,
+        description="Seconds after which promotions and API keys are looked for without a notification.",
     )
     prune_spares_plans_of_days: float = Field(
         default=90.0, ge=0, description="Versions named by plans asked for within so many days are not pruned."
@@ -76,6 +94,12 @@ class Settings(BaseSettings):
     )
     keep_observations_days: int = Field(
         default=365, ge=1, description="Days for which observations are kept, and the plans that they are of."
+    )
+    keep_profiles_days: int = Field(
+        default=90,
+        ge=1,
+        description="Days for which profiles are kept after they were measured, parked or given up, and requests for "
+        "profiles after they were last asked; what was measured is kept as measurements are.",
     )
     keep_measurements_days: int = Field(
         default=365,
@@ -115,7 +139,11 @@ class Settings(BaseSettings):
         description="Novelty above which a table of a plan is queued to be measured; 1 is where few tables of the "
         "measured kind are.",
     )
-    profile_quota: int = Field(default=500, ge=0, description="New profiles that one caller may queue a day (UTC).")
+    profile_quota: int = Field(
+        default=500,
+        ge=0,
+        description="New profiles that one caller may queue a day (UTC); its plans and estimates queue half at most.",
+    )
     profile_expires_days: float = Field(
         default=30.0, gt=0, description="Days after which a profile that waits is given up, or may be measured again."
     )
@@ -125,6 +153,12 @@ class Settings(BaseSettings):
         description="Interquartile range of a measurement's repeats, relative to their median, above which they "
         "disagree and training leaves it out.",
     )
+    nightly_cron: str = Field(
+        default="0 2 * * *",
+        description="When workers retrain the models of their hardware, and prune what is old, as cron in UTC; empty "
+        "for never.",
+    )
+    nightly_timeout_h: float = Field(default=6.0, gt=0, description="Most hours that a nightly training may take.")
     nightly_margin: float = Field(
         default=0.01,
         ge=0,
@@ -133,6 +167,18 @@ class Settings(BaseSettings):
         "cost, to be promoted.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("nightly_cron")
+    @classmethod
+    def _cron_that_comes(cls, cron: str) -> str:
+        if cron:
+            try:
+                croniter(cron).get_next()
+            except CroniterError as error:
+                raise ValueError(
+                    f"{cron!r} is no time that comes in cron's form, such as '0 2 * * *': {error}"
+                ) from error
+        return cron
 
     @model_validator(mode="after")
     def _stalled_after_several_heartbeats(self) -> Self:

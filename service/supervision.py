@@ -9,16 +9,48 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from service.jobs.measuring import OPERATOR_BENCH, Device, MeasuringSpec
+from service.jobs.nightly import Nightly
 from service.settings import Settings
 from service.storage.claims import ClaimRepository, Retries
+from service.storage.nights import NightRepository
 from service.storage.workers import WorkerRepository
 
 if TYPE_CHECKING:
     from service.jobs.supervisor import Supervisor
 
+RETRAIN = "service.upkeep:retrain_at_night"
+_PRUNE = "service.upkeep:prune_at_night"
+
+_LEAST_SHUTDOWN_S = 0.1
+
+
+def beside_serving(settings: Settings) -> Settings:
+    """Settings of a worker that stops while the API lets its requests finish, in the same time."""
+    from service.jobs.supervisor import GRACE_S
+
+    left = max(_LEAST_SHUTDOWN_S, settings.shutdown_timeout_s - GRACE_S)
+    return settings.model_copy(update={"worker_shutdown_s": min(settings.worker_shutdown_s, left)})
+
+
+def nightly(settings: Settings, engine: Engine, retrain_with: str = RETRAIN) -> Nightly:
+    """What the workers on the database of an engine do at night."""
+    at_database = settings.model_copy(update={"database_url": engine.url.render_as_string(hide_password=False)})
+    return Nightly(
+        cron=settings.nightly_cron,
+        timeout_s=settings.nightly_timeout_h * 3600,
+        settings=at_database,
+        retrain=retrain_with,
+        prune=_PRUNE,
+    )
+
 
 def build_supervisor(
-    settings: Settings, engine: Engine, hardware: str, devices: Sequence[Device], bench: str = OPERATOR_BENCH
+    settings: Settings,
+    engine: Engine,
+    hardware: str,
+    devices: Sequence[Device],
+    nightly: Nightly,
+    bench: str = OPERATOR_BENCH,
 ) -> "Supervisor":
     """A supervisor of one worker a device, on the database of an engine."""
     # Whatever only plans or serves does without the queue's packages.
@@ -35,6 +67,7 @@ def build_supervisor(
             supervisor=name,
             hardware=hardware,
             measuring=MeasuringSpec(device, memory_bytes, settings.profile_noisy_spread, bench),
+            nightly=nightly,
             retries=retries,
             heartbeat_s=settings.worker_heartbeat_s,
             poll_s=settings.worker_poll_s,
@@ -45,13 +78,13 @@ def build_supervisor(
         for device in devices
     ]
     workers = WorkerRepository(engine, settings.worker_stalled_s)
-    return Supervisor(specs, ClaimRepository(engine, retries), workers, settings.worker_sweep_s)
+    nights = NightRepository(engine, settings.worker_stalled_s)
+    return Supervisor(specs, ClaimRepository(engine, retries), nights, workers, settings.worker_sweep_s)
 
 
 @contextlib.contextmanager
-def supervised(supervisor: "Supervisor") -> Iterator[None]:
-    """A supervisor at work in a thread; it stops its workers at the end."""
-    stop = threading.Event()
+def supervised(supervisor: "Supervisor", stop: threading.Event) -> Iterator[None]:
+    """A supervisor at work in a thread; it stops its workers once ``stop`` is set, at the end at the latest."""
     thread = threading.Thread(target=supervisor.run, args=(stop,), name="supervisor")
     thread.start()
     try:

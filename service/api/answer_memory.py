@@ -74,3 +74,8 @@ class AnswerMemory:
             self._given[caller, body] = until, given
             if len(self._given) > _KEPT:
                 self._given.popitem(last=False)
+
+    def forget(self) -> None:
+        """Forgets all answers."""
+        with self._using:
+            self._given.clear()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -144,6 +145,24 @@ class PlanAnswer(_Answer):
     models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
     planning_ms: float = Field(description="From arrival to the plan, when it was made.")
+
+
+class ListedPlanAnswer(_Answer):
+    """A stored plan in short."""
+
+    plan_id: str
+    created_at: datetime = Field(description="When it was stored; later where a better one took the place of one.")
+    hardware: str
+    algorithm: str
+    status: str = Field(description="complete, or cut_short by the time limit.", examples=["complete"])
+    max_cost_ms: float
+
+
+class PlansAnswer(_Answer):
+    """Stored plans, the newest first."""
+
+    plans: list[ListedPlanAnswer]
+    next_cursor: str | None = Field(description="For the next call, where there are more.")
 
 
 class DeviceTraffic(_Answer):

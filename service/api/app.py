@@ -12,9 +12,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.api import problems, routes, routes_models, routes_observations, routes_profiles
+from service.api import problems, routes, routes_models, routes_observations, routes_plans, routes_profiles
+from service.api.access_documents import document_access
 from service.api.answers import Problem
-from service.api.routes import Services
+from service.api.example_documents import document_examples
+from service.api.link_documents import document_links
+from service.api.routes import PROBLEM_CONTENT, Services
 from service.api.schemas import (
     DecisionRequest,
     ObservationsRequest,
@@ -23,9 +26,18 @@ from service.api.schemas import (
     ShardsEstimateRequest,
     StoredEstimateRequest,
 )
+from service.api.security_headers import SecurityHeaders
 from service.telemetry.middleware import RequestTelemetry
 
 DISTRIBUTION = "shardwright"
+
+_TAGS = {
+    "plans": "Where tables go, and what that costs.",
+    "observations": "What launchers measured of a plan.",
+    "profiles": "Tables that are measured on the worker pool.",
+    "models": "Versions of the cost models and policies, and which serve.",
+    "operation": "For probes and scrapers.",
+}
 
 _SPARE_THREADS = 32
 
@@ -41,7 +53,9 @@ def create_app(services: Services) -> FastAPI:
 
     app = _bare_app(lifespan)
     app.state.services = services
+    services.metrics.problems_known(problems.kinds())
     app.add_middleware(problems.UnexpectedErrors)
+    app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestTelemetry, metrics=services.metrics)
     return app
 
@@ -79,10 +93,14 @@ class _Api(FastAPI):
                 "/models/{hardware}/{model}",
                 "/profiles/{request_id}",
             ):
-                document["paths"][path]["get"]["responses"].pop("422")
+                for operation in document["paths"][path].values():
+                    operation["responses"].pop("422", None)
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
             document["components"]["schemas"] = dict(sorted(schemas.items()))
+            document_access(document, PROBLEM_CONTENT)
+            document_links(document)
+            document_examples(document)
             self.openapi_schema = document
         return self.openapi_schema
 
@@ -95,8 +113,9 @@ def _bare_app(lifespan: Any = None) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
         redoc_url=None,
+        openapi_tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
     )
-    for part in (routes, routes_models, routes_observations, routes_profiles):
+    for part in (routes, routes_plans, routes_models, routes_observations, routes_profiles):
         app.include_router(part.router)
     problems.install(app)
     return app

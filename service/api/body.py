@@ -73,7 +73,8 @@ async def receive_body(request: Request, limits: BodyLimits) -> ReceivedBody:
             content = await _counted(request, limits)
     except TimeoutError as error:
         raise BodyTooSlow(
-            f"the body did not arrive within {limits.timeout_s:g} s", body_timeout_s=limits.timeout_s
+            f"the body did not arrive within {limits.timeout_s:g} s (SHARDWRIGHT_BODY_TIMEOUT_S)",
+            body_timeout_s=limits.timeout_s,
         ) from error
     return ReceivedBody(content, time.monotonic())
 
@@ -88,4 +89,5 @@ async def _counted(request: Request, limits: BodyLimits) -> bytes:
 
 
 def _too_large(limits: BodyLimits) -> BodyTooLarge:
-    return BodyTooLarge(f"at most {limits.max_bytes} bytes are taken", max_body_bytes=limits.max_bytes)
+    detail = f"at most {limits.max_bytes} bytes are taken (SHARDWRIGHT_MAX_BODY_BYTES)"
+    return BodyTooLarge(detail, max_body_bytes=limits.max_bytes)

@@ -1,10 +1,7 @@
-"""uvicorn, with connections that do not wait for ever, and an end that proxies see coming."""
+"""uvicorn's connections, which do not wait for ever."""
 
 import asyncio
-import threading
-from types import FrameType
 
-import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
@@ -50,30 +47,3 @@ class ImpatientProtocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-
-
-class DrainingServer(uvicorn.Server):
-    """Is not ready any more once it is to stop, and serves on for a while, until proxies send it nothing more."""
-
-    def __init__(self, config: uvicorn.Config, drain_s: float, stopping: threading.Event) -> None:
-        """Prepares a server.
-
-        Args:
-            config: of uvicorn.
-            drain_s: seconds between the first signal and the end of connections; 0 for none.
-            stopping: set by the first signal.
-        """
-        super().__init__(config)
-        self._drain_s = drain_s
-        self._stopping = stopping
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Takes a signal: the first one ends readiness, a second one while it drains ends that."""
-        first = not self._stopping.is_set()
-        self._stopping.set()
-        if not (first and self._drain_s):
-            super().handle_exit(sig, frame)
-            return
-        later = threading.Timer(self._drain_s, super().handle_exit, (sig, frame))
-        later.daemon = True
-        later.start()

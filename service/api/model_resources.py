@@ -10,7 +10,7 @@ from service.api.model_answers import (
 )
 from service.api.model_versions import ModelVersions
 from service.api.parsing import parse_decision
-from service.api.problems import AdminCallsOff
+from service.domain.callers import Caller
 from service.domain.ports import TrainingStore
 from service.domain.trainings import Outcome
 from service.domain.version_ports import ModelCatalog, PromotionStore
@@ -19,7 +19,6 @@ from service.usecases import model_versions as usecases
 
 _PROMOTIONS = 50
 _TRAININGS = 20
-_BY = "the API"
 
 
 class ModelResources:
@@ -31,7 +30,6 @@ class ModelResources:
         catalog: ModelCatalog,
         promotions: PromotionStore,
         trainings: TrainingStore,
-        admin_calls: bool,
     ) -> None:
         """Ties the parts together.
 
@@ -40,13 +38,11 @@ class ModelResources:
             catalog: the versions that there are.
             promotions: the decisions which serve.
             trainings: what retraining came to.
-            admin_calls: whether to take new decisions.
         """
         self._serving = serving
         self._catalog = catalog
         self._promotions = promotions
         self._trainings = trainings
-        self._admin_calls = admin_calls
 
     def all(self) -> ModelsAnswer:
         """All models and what serves of each, as this replica has it: needs no database."""
@@ -85,7 +81,7 @@ class ModelResources:
             trainings=[_training(o) for o in self._trainings.of_model(hardware, model, _TRAININGS)],
         )
 
-    def promote(self, hardware: str, model: str, number: str, body: bytes) -> PromotionAnswer:
+    def promote(self, hardware: str, model: str, number: str, body: bytes, caller: Caller) -> PromotionAnswer:
         """Has a version serve on all replicas, within seconds.
 
         Args:
@@ -93,26 +89,25 @@ class ModelResources:
             model: model of the version.
             number: its number, ``analytic`` or ``analytic-<number>``.
             body: says why.
+            caller: who decides.
 
         Raises:
-            ShardwrightError: such calls are off, the body is not valid, there is no such version or it is damaged, or
-                the database cannot be reached.
+            ShardwrightError: the body is not valid, there is no such version or it is damaged, or the database cannot
+                be reached.
         """
-        self._refuse_where_off()
         reason = parse_decision(body).reason
         version = usecases.named(self._catalog, hardware, model, number)
-        return self._told(usecases.promote(self._catalog, self._promotions, version, _BY, reason))
+        return self._told(usecases.promote(self._catalog, self._promotions, version, str(caller), reason))
 
-    def rollback(self, hardware: str, model: str, body: bytes) -> PromotionAnswer:
+    def rollback(self, hardware: str, model: str, body: bytes, caller: Caller) -> PromotionAnswer:
         """Has the version serve that served before, on all replicas, within seconds.
 
         Raises:
-            ShardwrightError: such calls are off, the body is not valid, no version served before or it is damaged, or
-                the database cannot be reached.
+            ShardwrightError: the body is not valid, no version served before or it is damaged, or the database cannot
+                be reached.
         """
-        self._refuse_where_off()
         reason = parse_decision(body).reason
-        return self._told(usecases.rollback(self._catalog, self._promotions, (hardware, model), _BY, reason))
+        return self._told(usecases.rollback(self._catalog, self._promotions, (hardware, model), str(caller), reason))
 
     def _serves(self, hardware: str, model: str) -> str | None:
         version = self._serving.serving.get((hardware, model))
@@ -129,13 +124,6 @@ class ModelResources:
             comparison=dict(promotion.comparison) if promotion.comparison is not None else None,
             rollback=promotion.undoes is not None,
         )
-
-    def _refuse_where_off(self) -> None:
-        if not self._admin_calls:
-            raise AdminCallsOff(
-                "this service listens beyond its own machine, where anyone could change which versions serve: set "
-                "SHARDWRIGHT_ADMIN_CALLS=true where the network is closed, or use `shardwright models` on the machine"
-            )
 
 
 def _training(outcome: Outcome) -> TrainingAnswer:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from service.domain.callers import Caller
 from service.domain.errors import StorageUnavailable
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
@@ -25,13 +26,21 @@ class OutageMemory(PlanStore):
         self._clock = clock
         self._away_until = -math.inf
 
-    def get(self, plan_id: str) -> StoredPlan | None:
+    def get(self, plan_id: str, caller: Caller) -> StoredPlan | None:
         """The store's ``get``; also raises StorageUnavailable while an outage is remembered."""
-        return self.asked(lambda: self._plans.get(plan_id))
+        return self.asked(lambda: self._plans.get(plan_id, caller))
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        """The store's ``ask``; also raises StorageUnavailable while an outage is remembered."""
+        return self.asked(lambda: self._plans.ask(plan_id, caller))
+
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
         """The store's ``put``; also raises StorageUnavailable while an outage is remembered."""
-        return self.asked(lambda: self._plans.put(plan))
+        return self.asked(lambda: self._plans.put(plan, caller))
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
+        """The store's ``delete``; also raises StorageUnavailable while an outage is remembered."""
+        self.asked(lambda: self._plans.delete(plan_id, caller))
 
     def asked(self, call: Callable[[], Result]) -> Result:
         """What a call to the database comes to; raises StorageUnavailable while an outage is remembered."""

@@ -15,6 +15,7 @@ from service.api.faults import field_faults, is_under
 from service.api.observation_conversion import observation_faults
 from service.api.schemas import (
     MAX_DEVICES,
+    MAX_EXACT_INT,
     DecisionRequest,
     ObservationsRequest,
     PlanRequest,
@@ -76,7 +77,9 @@ def parse_plan(body: bytes, limits: Limits) -> PlanRequest:
     def faults(request: PlanRequest) -> list[Fault]:
         found = conversion_faults(request) + problem_faults(posed_problem(request))
         if (request.time_limit_ms or 0) > limits.max_time_limit_ms:
-            found.append(Fault("/time_limit_ms", f"must be at most {limits.max_time_limit_ms}"))
+            found.append(
+                Fault("/time_limit_ms", f"must be at most {limits.max_time_limit_ms} (SHARDWRIGHT_MAX_TIME_LIMIT_MS)")
+            )
         return found
 
     request = _validated(PlanRequest, _sized(parse_object(body), limits), faults)
@@ -202,7 +205,11 @@ def _sized(content: Content, limits: Limits) -> Content:
         ("/constraints/colocate", _NAMES_PER_TABLE * most, _count_names(_constraint(content, "colocate"))),
         ("/constraints/separate", _NAMES_PER_TABLE * most, _count_names(_constraint(content, "separate"))),
     ]
-    faults = [Fault(at, f"at most {limit} are taken, got {count}") for at, limit, count in counts if count > limit]
+    faults = [
+        Fault(at, f"at most {limit} are taken, got {count} (SHARDWRIGHT_MAX_TABLES is {most})")
+        for at, limit, count in counts
+        if count > limit
+    ]
     if faults:
         raise InvalidRequest(faults)
     return content
@@ -224,7 +231,7 @@ def _count_names(groups: object) -> int:
 
 def _validated(model: type[Request], content: Content, check: Callable[[Request], list[Fault]]) -> Request:
     try:
-        request = model.model_validate(content)
+        request = _modelled(model, content)
     except ValidationError as error:
         faults = field_faults(error, content)
         raise InvalidRequest(faults + _faults_of_the_rest(model, content, faults, check)) from error
@@ -233,6 +240,26 @@ def _validated(model: type[Request], content: Content, check: Callable[[Request]
         raise InvalidRequest(found)
     refuse_unmodelled(request)
     return request
+
+
+def _modelled(model: type[Request], content: Content) -> Request:
+    """The content as a request; 2.0 is a whole number, as JSON Schema has it."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        if not any(each["type"] == "int_type" and _whole(each["input"]) is not each["input"] for each in found):
+            raise
+    return model.model_validate(_whole(content))
+
+
+def _whole(value: Any) -> Any:
+    """A value with integers for the floats in it that are whole, as far as a float tells every integer."""
+    if isinstance(value, float):
+        return int(value) if abs(value) <= MAX_EXACT_INT and value.is_integer() else value
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _faults_of_the_rest(
@@ -251,7 +278,7 @@ def _faults_of_the_rest(
     stand_ins = {key: value for key, value in _STAND_INS.items() if key in model.model_fields}
     patched = {**stand_ins, **sound, "tables": _patched_tables(content["tables"], tables)}
     try:
-        found = check(model.model_validate(patched))
+        found = check(_modelled(model, patched))
     except ValidationError:
         return []
     replaced = [f"/{key}" for key in broken - {"tables"}] + [f"/tables/{i}" for i in tables]

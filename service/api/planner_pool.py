@@ -140,6 +140,10 @@ class PlannerPool:
             for process in self._processes:
                 process.end()
 
+    def pids(self) -> list[int]:
+        """Ids of the processes that there are."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def check(self) -> Check:
         """How many processes there are; those that died while they were idle are started again."""
         for _ in self._processes:

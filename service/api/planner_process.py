@@ -12,6 +12,7 @@ from typing import Any
 from service.api import planner_worker
 from service.api.planner_worker import SourceSpec
 from service.domain.deadline import Deadline
+from service.telemetry.tracing import current_span
 
 
 class Died(Exception):
@@ -51,6 +52,11 @@ class PlannerProcess:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._process, self._pipe = process, pipe
 
+    @property
+    def pid(self) -> int | None:
+        """Its id; None where the place is empty."""
+        return self._process.pid if self._process else None
+
     def alive(self) -> bool:
         """Whether there is a process and it runs."""
         return self._process is not None and self._process.is_alive()
@@ -65,7 +71,7 @@ class PlannerProcess:
         if self._pipe is None:
             raise Died
         try:
-            self._pipe.send((call, args))
+            self._pipe.send((call, args, current_span()))
             answered = self._pipe.poll(timeout)
             if answered:
                 return self._pipe.recv()

@@ -20,6 +20,9 @@ from service.api.recent import Recent
 from service.domain.deadline import Deadline
 from service.domain.errors import Fault, InvalidRequest, ShardwrightError
 from service.domain.plan import Algorithm, Problem, Running, Shard
+from service.telemetry import logging as structured_logging
+from service.telemetry.tracing import span_in
+from service.telemetry.tracing import start as start_tracing
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -90,13 +93,17 @@ _loaded: "Recent[tuple[str, ...], CostModels]" = Recent(_KEPT)
 
 def main(pipe: "Connection[Any, Any]", spec: SourceSpec) -> None:
     """A planning process: answers the calls that come through a pipe until its other end is gone."""
+    structured_logging.configure("warning")
+    tracing = start_tracing()
     _initialize(spec)
     while True:
         try:
-            call, args = pipe.recv()
+            call, args, parent = pipe.recv()
         except EOFError:
             return
-        pipe.send(_outcome(call, args))
+        with span_in(tracing, f"planning process: {call.__name__}", parent):
+            outcome = _outcome(call, args)
+        pipe.send(outcome)
 
 
 def _outcome(call: Callable[..., Any], args: Sequence[Any]) -> Any:

@@ -26,7 +26,7 @@ from service.api.planner_pool import Planner
 from service.api.profiling import NoveltySink
 from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.api.stored_plans import plan_diff, running_plan
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import Caller
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
 from service.domain.launch_ports import LaunchStore
@@ -86,12 +86,13 @@ class Planning:
         # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
         self._parsing = threading.Lock()
 
-    def plan(self, body: bytes, arrived: float) -> Answer:
+    def plan(self, body: bytes, arrived: float, caller: Caller) -> Answer:
         """The stored answer to the question in a body, or a new one.
 
         Args:
             body: of POST /plan.
             arrived: when it had arrived; its time limit runs from there.
+            caller: who asks; the plan is their own from then on.
 
         Raises:
             ShardwrightError: the request is not valid, cannot be met, or not now.
@@ -99,15 +100,16 @@ class Planning:
         with self._parsing:
             request = parse_plan(body, self._limits)
         with self._failures_counted(request.algorithm):
-            answer = self._answer(request, arrived)
-        self._remember_plan(ANONYMOUS, body, request, answer)
+            answer = self._answer(request, arrived, caller)
+        self._remember_plan(caller, body, request, answer)
         return answer
 
-    def estimate(self, body: bytes) -> EstimateAnswer:
+    def estimate(self, body: bytes, caller: Caller) -> EstimateAnswer:
         """What a placement costs.
 
         Args:
             body: of POST /estimate.
+            caller: who asks.
 
         Raises:
             ShardwrightError: the request is not valid, names no stored plan, or cannot be answered now.
@@ -115,63 +117,76 @@ class Planning:
         with self._parsing:
             asked = parse_estimate(body, self._limits)
         if isinstance(asked, StoredEstimateRequest):
-            return self._estimate_stored(asked)[0]
+            return self._estimate_stored(asked, caller)[0]
         request, problem = asked
-        answer, chosen = self._estimate_given(request, problem)
+        answer, chosen = self._estimate_given(request, problem, caller)
         if request.models is None:
-            self._estimates_given.note(ANONYMOUS, body, Given(answer, request.devices.hardware, None, chosen))
+            self._estimates_given.note(caller.name, body, Given(answer, request.devices.hardware, None, chosen))
         return answer
 
-    def plan_given_before(self, body: bytes) -> bytes | None:
+    def plan_given_before(self, body: bytes, caller: Caller) -> bytes | None:
         """The answer of ``plan`` to the same body a moment ago, as JSON, if it would be the same now; never blocks."""
-        given = self._given_before(self._plans_given, ANONYMOUS, body)
+        given = self._given_before(self._plans_given, caller, body)
         if given is None or given.algorithm is None:
             return None
         self._metrics.plan_outcome(given.algorithm, "stored")
         return given.json
 
-    def estimate_given_before(self, body: bytes) -> bytes | None:
+    def estimate_given_before(self, body: bytes, caller: Caller) -> bytes | None:
         """The answer of ``estimate`` to the same body, as JSON, if it would be the same now; never blocks.
 
         Raises:
             PlannerBusy: it is not known, and there is no room to find out: reading the body first would take the time
                 of those that were let in.
         """
-        given = self._given_before(self._estimates_given, ANONYMOUS, body)
+        given = self._given_before(self._estimates_given, caller, body)
         if given is None:
             self._planner.refuse_if_full()
             return None
         return given.json
 
-    def stored(self, plan_id: str) -> Answer:
+    def stored(self, plan_id: str, caller: Caller) -> Answer:
         """The answer stored under an id.
 
         Raises:
-            PlanNotFound: there is none.
+            PlanNotFound: there is none for this caller.
             StorageUnavailable: the database cannot be reached.
         """
-        return self.find(plan_id).answer
+        return self.find(plan_id, caller).answer
 
-    def find(self, plan_id: str, **data: str) -> StoredPlan:
+    def find(self, plan_id: str, caller: Caller, **data: str) -> StoredPlan:
         """The plan stored under an id; ``data`` is that of the error.
 
         Raises:
-            PlanNotFound: there is none.
+            PlanNotFound: there is none for this caller.
             StorageUnavailable: the database cannot be reached.
         """
-        found = self._plans.get(plan_id) if re.match(PLAN_ID_PATTERN, plan_id) else None
+        found = self._plans.get(plan_id, caller) if re.match(PLAN_ID_PATTERN, plan_id) else None
         if found is None:
-            raise PlanNotFound(f"no plan is stored under {plan_id!r}", **data)
+            raise PlanNotFound.under(plan_id, **data)
         return found
 
-    def diff(self, first_id: str, second_id: str) -> PlanDiffAnswer:
+    def diff(self, first_id: str, second_id: str, caller: Caller) -> PlanDiffAnswer:
         """What moves where one stored plan takes the place of another.
 
         Raises:
             PlanNotFound: there is no plan under one of the ids, which is named.
             StorageUnavailable: the database cannot be reached.
         """
-        return plan_diff(self.find(first_id), self.find(second_id))
+        return plan_diff(self.find(first_id, caller), self.find(second_id, caller))
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
+        """Takes a plan from a caller, or from everyone where the caller sees all.
+
+        Raises:
+            PlanNotFound: there is none for this caller.
+            StorageUnavailable: the database cannot be reached.
+        """
+        if not re.match(PLAN_ID_PATTERN, plan_id):
+            raise PlanNotFound.under(plan_id)
+        self._plans.delete(plan_id, caller)
+        # Other processes may give it again for as long as they remember it.
+        self._plans_given.forget()
 
     @contextmanager
     def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
@@ -186,35 +201,37 @@ class Planning:
             if outcome is not None:
                 self._metrics.plan_outcome(algorithm, outcome)
 
-    def _answer(self, request: PlanRequest, arrived: float) -> Answer:
+    def _answer(self, request: PlanRequest, arrived: float, caller: Caller) -> Answer:
         content = request_content(request)
         if request.launch_id is None:
-            return self._planned(request, content, arrived)
+            return self._planned(request, content, arrived, caller)
         if self._launching is None:
             raise StorageUnavailable("the command line keeps no plans: ask a service that does, or leave launch_id out")
-        launch = Launch(ANONYMOUS, request.launch_id, content_hash(content))
+        launch = Launch(caller.name, request.launch_id, content_hash(content))
         due = self._deadline(arrived, request.time_limit_ms)
-        answer, given = self._launching.answer(launch, due, lambda: self._planned(request, content, arrived))
+        answer, given = self._launching.answer(launch, due, lambda: self._planned(request, content, arrived, caller))
         if given:
             self._metrics.plan_outcome(request.algorithm, "launch")
         return answer
 
-    def _planned(self, request: PlanRequest, content: Mapping[str, Any], arrived: float) -> Answer:
-        running = self._running(request)
+    def _planned(self, request: PlanRequest, content: Mapping[str, Any], arrived: float, caller: Caller) -> Answer:
+        running = self._running(request, caller)
         chosen = self._models.of(request.devices.hardware, request.algorithm, pinned_versions(request))
         plan_id = plan_id_of(content, chosen.identity, running)
         answer, shared = self._in_flight.run(
-            plan_id, lambda: self._found_or_made(request, running, chosen, content, plan_id, arrived)
+            # Of one caller: the plan that comes of it is their own.
+            f"{caller.name} {plan_id}",
+            lambda: self._found_or_made(request, running, chosen, content, plan_id, arrived, caller),
         )
         if shared:
             self._metrics.plan_outcome(request.algorithm, "shared")
         return answer
 
-    def _running(self, request: PlanRequest) -> Running | None:
+    def _running(self, request: PlanRequest, caller: Caller) -> Running | None:
         """The plan that a request names as running; unlike a plan that may be stored already, it cannot do without."""
         if request.previous_plan_id is None:
             return None
-        previous = self.find(request.previous_plan_id, pointer="/previous_plan_id")
+        previous = self.find(request.previous_plan_id, caller, pointer="/previous_plan_id")
         return running_plan(previous, request.max_moved_bytes)
 
     def _found_or_made(
@@ -225,8 +242,9 @@ class Planning:
         content: Mapping[str, Any],
         plan_id: str,
         arrived: float,
+        caller: Caller,
     ) -> Answer:
-        stored, lost_s = self._looked_up(plan_id)
+        stored, lost_s = self._looked_up(plan_id, caller)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(request, stored)
         problem = posed_problem(request)
@@ -244,15 +262,15 @@ class Planning:
         # A database that was away a moment ago would only cost another wait for it.
         if lost_s is not None:
             return self._unsaved(answer)
-        kept = self._kept(request, content, answer)
-        self._novel.met(problem, result.novelty)
+        kept = self._kept(request, content, answer, caller)
+        self._novel.met(problem, result.novelty, caller)
         return kept
 
-    def _looked_up(self, plan_id: str) -> tuple[StoredPlan | None, float | None]:
+    def _looked_up(self, plan_id: str, caller: Caller) -> tuple[StoredPlan | None, float | None]:
         """The stored plan; and, only where the database was away, the seconds that finding this out took."""
         began = self._clock()
         try:
-            return self._plans.get(plan_id), None
+            return self._plans.ask(plan_id, caller), None
         except StorageUnavailable:
             return None, self._clock() - began
 
@@ -274,7 +292,7 @@ class Planning:
     def _deadline(self, began: float, limit_ms: int | None = None) -> Deadline:
         return Deadline(began + (limit_ms or self._limits.default_time_limit_ms) / 1000, self._clock)
 
-    def _kept(self, request: PlanRequest, content: Mapping[str, Any], answer: PlanAnswer) -> Answer:
+    def _kept(self, request: PlanRequest, content: Mapping[str, Any], answer: PlanAnswer, caller: Caller) -> Answer:
         """The answer as stored, which may be that of another who asked the same meanwhile."""
         saved = answer.model_copy(update={"saved": True})
         plan = StoredPlan(
@@ -286,7 +304,7 @@ class Planning:
             answer=saved.model_dump(mode="json"),
         )
         try:
-            return self._plans.put(plan).answer
+            return self._plans.put(plan, caller).answer
         except StorageUnavailable:
             return self._unsaved(answer)
 
@@ -294,31 +312,33 @@ class Planning:
         self._metrics.plan_unsaved()
         return answer.model_dump(mode="json")
 
-    def _estimate_given(self, request: ShardsEstimateRequest, problem: Problem) -> tuple[EstimateAnswer, Chosen]:
+    def _estimate_given(
+        self, request: ShardsEstimateRequest, problem: Problem, caller: Caller
+    ) -> tuple[EstimateAnswer, Chosen]:
         chosen = self._models.of(request.devices.hardware, pinned=pinned_versions(request))
         deadline = self._deadline(self._clock())
         found = self._planner.estimate(problem, chosen.versions, given_shards(request), deadline)
-        self._novel.met(problem, found.novelty)
+        self._novel.met(problem, found.novelty, caller)
         return estimate_answer(found), chosen
 
-    def _estimate_stored(self, request: StoredEstimateRequest) -> tuple[EstimateAnswer, Chosen]:
-        stored = self.find(request.plan_id)
+    def _estimate_stored(self, request: StoredEstimateRequest, caller: Caller) -> tuple[EstimateAnswer, Chosen]:
+        stored = self.find(request.plan_id, caller)
         # Another version of the service may have stored fields that this one does not know. The models are those
         # that are asked for now.
         body = {**stored.request, "shards": stored.answer["shards"], "models": pinned_versions(request)}
         given = ShardsEstimateRequest.model_validate(body, extra="ignore")
-        return self._estimate_given(given, posed_problem(given))
+        return self._estimate_given(given, posed_problem(given), caller)
 
-    def _given_before(self, memory: AnswerMemory, caller: str, body: bytes) -> Given | None:
+    def _given_before(self, memory: AnswerMemory, caller: Caller, body: bytes) -> Given | None:
         """What a caller was answered a moment ago, where the same models would answer now."""
-        given = memory.find(caller, body)
+        given = memory.find(caller.name, body)
         # What is wrong with the models is told by the way that leads to them.
         with suppress(ShardwrightError):
             if given and self._models.of(given.hardware, given.algorithm) == given.chosen:
                 return given
         return None
 
-    def _remember_plan(self, caller: str, body: bytes, request: PlanRequest, answer: Answer) -> None:
+    def _remember_plan(self, caller: Caller, body: bytes, request: PlanRequest, answer: Answer) -> None:
         """Remembers a stored plan that gives way to no other, whose question names nothing that may change or go."""
         final = answer["saved"] and answer["status"] != PlanStatus.CUT_SHORT
         if not final or request.launch_id or request.previous_plan_id or request.models:
@@ -328,4 +348,4 @@ class Planning:
         with suppress(ShardwrightError):
             chosen = self._models.of(hardware, algorithm)
             if chosen.versions == answer["models"]:
-                self._plans_given.note(caller, body, Given(answer, hardware, algorithm, chosen))
+                self._plans_given.note(caller.name, body, Given(answer, hardware, algorithm, chosen))

@@ -9,15 +9,21 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.domain.access import InsufficientScope, Unauthenticated
 from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError, StorageUnavailable
 from service.telemetry.logging import current_request_id
+from service.telemetry.middleware import note_problem
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:shardwright:problem:"
+CLIENT_CLOSED_REQUEST = "client_closed_request"
 MAX_FAULTS = 1_000
 """Most faults in one answer; ``fault_count`` has their number."""
+
+_MAX_TEXT = 1_000
 
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -31,7 +37,13 @@ _STATUS: Final[Mapping[str, int]] = {
     "plan_not_found": 404,
     "unknown_model_version": 404,
     "nothing_to_roll_back_to": 409,
-    "admin_calls_off": 403,
+    "idempotency_key_reused": 422,
+    "idempotent_call_running": 409,
+    "idempotent_answer_lost": 409,
+    "unauthenticated": 401,
+    "insufficient_scope": 403,
+    "admin_through_proxy": 403,
+    "rate_limited": 429,
     "profile_request_not_found": 404,
     "profile_quota_exceeded": 429,
     "no_worker": 503,
@@ -54,7 +66,13 @@ _TITLES: Final[Mapping[str, str]] = {
     "plan_not_found": "No such plan",
     "unknown_model_version": "No such model or version",
     "nothing_to_roll_back_to": "No version served before",
-    "admin_calls_off": "Calls that change the service are off",
+    "idempotency_key_reused": "The key stands for another request",
+    "idempotent_call_running": "The first call under this key runs still",
+    "idempotent_answer_lost": "The call took effect, but its answer is lost",
+    "unauthenticated": "A valid API key is needed",
+    "insufficient_scope": "The key is not for this call",
+    "admin_through_proxy": "Calls that change the service need a key here",
+    "rate_limited": "The key makes too many requests",
     "profile_request_not_found": "No such request for profiles",
     "profile_quota_exceeded": "The caller's profiles of today are used up",
     "no_worker": "No live worker serves this hardware",
@@ -75,6 +93,9 @@ _POINTERS: Final[Mapping[str, str]] = {
     "unknown_hardware": "/devices/hardware",
     "no_worker": "/hardware",
 }
+
+_OTHER_HTTP = "http_error"
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 _HTTP_KINDS: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed"}
 
@@ -99,10 +120,19 @@ class UnsupportedMediaType(ShardwrightError):
     kind = "unsupported_media_type"
 
 
-class AdminCallsOff(ShardwrightError):
-    """A call that changes the service, where such calls are not taken."""
+def status_of(kind: str) -> int:
+    """The HTTP status of a kind of problem."""
+    return _STATUS.get(kind, 500)
 
-    kind = "admin_calls_off"
+
+def title_of(kind: str) -> str:
+    """The title of a kind of problem."""
+    return _TITLES.get(kind, _TITLES["internal_error"])
+
+
+def kinds() -> list[str]:
+    """All kinds of problems that an answer can be, which is a closed set."""
+    return [*_TITLES, _OTHER_HTTP, CLIENT_CLOSED_REQUEST]
 
 
 def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:
@@ -112,7 +142,7 @@ def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:
         error: what was raised.
         instance: the request's id.
     """
-    status = _STATUS.get(error.kind, 500)
+    status = status_of(error.kind)
     problem = _details(error.kind, status, error.detail, instance)
     if error.kind in _POINTERS:
         problem["pointer"] = _POINTERS[error.kind]
@@ -132,12 +162,18 @@ def public_detail(error: ShardwrightError) -> str:
 
 
 def _details(kind: str, status: int, detail: str, instance: str) -> dict[str, Any]:
-    title = _TITLES.get(kind, _TITLES["internal_error"])
-    return {"type": TYPE_PREFIX + kind, "title": title, "status": status, "detail": detail, "instance": instance}
+    title = title_of(kind)
+    short = {"detail": _short(detail), "instance": instance}
+    return {"type": TYPE_PREFIX + kind, "title": title, "status": status} | short
 
 
 def _listed(faults: Sequence[Fault]) -> list[dict[str, Any]]:
-    return [asdict(fault) for fault in faults[:MAX_FAULTS]]
+    return [asdict(fault) | {"pointer": _short(fault.pointer)} for fault in faults[:MAX_FAULTS]]
+
+
+def _short(text: str) -> str:
+    """A text that may hold what a caller sent, at a length that is worth an answer."""
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
 def problem_json(problem: Mapping[str, Any]) -> bytes:
@@ -158,24 +194,43 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_error)
 
 
-async def _on_error(_: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ShardwrightError):
         raise error
     if error.kind not in _STATUS:
-        _log.error("unmapped error %s: %s", error.kind, error.detail)
+        note_problem(request.scope, "internal_error")
+        _log.error("unmapped error", extra={"fields": {"kind": error.kind, "exception": error.detail}})
         return _response(_internal())
+    note_problem(request.scope, error.kind)
     detail = public_detail(error)
     if detail != error.detail:
         _log.warning("refused: %s", detail, extra={"fields": {"kind": error.kind, "cause": error.detail}})
-    return _response(problem_of(error, current_request_id()) | {"detail": detail})
+    return _response(problem_of(error, current_request_id()) | {"detail": _short(detail)}, _challenge(error))
+
+
+def _challenge(error: ShardwrightError) -> dict[str, str]:
+    """What RFC 6750 has a service say to who may not call it."""
+    if isinstance(error, InsufficientScope):
+        return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.data["scope"]}"'}
+    return {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    kind = _HTTP_KINDS.get(error.status_code, "http_error")
+    kind = _HTTP_KINDS.get(error.status_code, _OTHER_HTTP)
+    note_problem(request.scope, kind)
     detail = f"{request.method} {request.url.path}: {error.detail}"
-    return _response(_details(kind, error.status_code, detail, current_request_id()), error.headers)
+    headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
+    return _response(_details(kind, error.status_code, detail, current_request_id()), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of all routes of a path; the router tells those of the first one."""
+    scopes = {method: dict(request.scope) | {"method": method} for method in _METHODS}
+    return [
+        m for m, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 def _internal() -> dict[str, Any]:
@@ -202,9 +257,11 @@ class UnexpectedErrors:
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
-            problem = _details("client_closed_request", _CLIENT_CLOSED_REQUEST, "", current_request_id())
+            note_problem(scope, CLIENT_CLOSED_REQUEST)
+            problem = _details(CLIENT_CLOSED_REQUEST, _CLIENT_CLOSED_REQUEST, "", current_request_id())
             await _response(problem)(scope, receive, send)
         except Exception:
+            note_problem(scope, "internal_error")
             _log.exception("unexpected error")
             if started:
                 raise

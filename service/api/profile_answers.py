@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.domain.profiles import ProfileRequest, ProfileState, StoredProfile
+from service.domain.profiles import ProfileRequest, ProfileState, StoredProfile, TableProfile
 
 
 class _Answer(BaseModel):
@@ -22,11 +22,25 @@ class WidthAnswer(_Answer):
     noisy: bool = Field(description="Whether the repeats disagreed: training leaves it out.")
 
 
-class ProfileAnswer(_Answer):
-    """Where one table's profile stands."""
+class Measured(_Answer):
+    """What is measured: a table as in requests, apart from its name and what is known of its indices."""
 
-    table: str = Field(description="Name of the table in the request.")
+    hardware: str
+    num_embeddings: int
+    embedding_dim: int
+    pooling_factor: float
+    num_features: int
+    pooling_mode: str
+    data_type: str
+    global_batch_size: int
+    optimizer: str
+
+
+class ProfileStanding(_Answer):
+    """Where a profile stands."""
+
     profile_id: str = Field(description="The same for every request with this table, batch, optimizer and hardware.")
+    measures: Measured
     state: Literal["queued", "running", "measured", "parked", "expired"] = Field(
         description="parked: every try failed, see error. expired: nobody measured it in time; ask again."
     )
@@ -42,6 +56,12 @@ class ProfileAnswer(_Answer):
         description="When it is given up where it still waits, or may be measured again where it does not."
     )
     results: list[WidthAnswer] = Field(description="Widest first; empty until it is measured.")
+
+
+class ProfileAnswer(ProfileStanding):
+    """Where one table's profile stands."""
+
+    table: str = Field(description="Name of the table in the request.")
 
 
 class ProfilesProgress(_Answer):
@@ -72,14 +92,15 @@ def profiles_answer(request: ProfileRequest) -> ProfilesAnswer:
         created_at=request.created_at,
         done=not states[ProfileState.QUEUED] + states[ProfileState.RUNNING],
         progress=ProfilesProgress(**{state.value: states[state] for state in ProfileState}),
-        profiles=[_profile(name, profile) for name, profile in request.profiles],
+        profiles=[ProfileAnswer(table=name, **dict(profile_standing(profile))) for name, profile in request.profiles],
     )
 
 
-def _profile(name: str, profile: StoredProfile) -> ProfileAnswer:
-    return ProfileAnswer(
-        table=name,
+def profile_standing(profile: StoredProfile) -> ProfileStanding:
+    """All that is told of a profile, whoever asks."""
+    return ProfileStanding(
         profile_id=profile.key,
+        measures=_measures(profile.profile),
         state=profile.state.value,
         attempts=profile.attempts,
         error=profile.error,
@@ -94,4 +115,19 @@ def _profile(name: str, profile: StoredProfile) -> ProfileAnswer:
             )
             for found in profile.results
         ],
+    )
+
+
+def _measures(profile: TableProfile) -> Measured:
+    table = profile.table
+    return Measured(
+        hardware=profile.hardware,
+        num_embeddings=table.num_embeddings,
+        embedding_dim=table.embedding_dim,
+        pooling_factor=table.pooling_factor,
+        num_features=table.num_features,
+        pooling_mode=table.pooling_mode.value,
+        data_type=table.data_type.value,
+        global_batch_size=profile.batch_size,
+        optimizer=profile.optimizer.value,
     )

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
+from service.api.access import Access
 from service.api.answers import (
     EstimateAnswer,
     HealthAnswer,
@@ -18,15 +19,20 @@ from service.api.answers import (
     answer_json,
 )
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
+from service.api.entity_tags import tagged
+from service.api.idempotency import IdempotencyKey, IdempotentCalls
 from service.api.model_resources import ModelResources
 from service.api.observing import Observing
+from service.api.plan_listing import PlanListing
 from service.api.planning import Planning
 from service.api.problems import MEDIA_TYPE
 from service.api.profiling import ProfileDesk
 from service.api.readiness import Check
+from service.domain.callers import Caller, Scope
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
+from service.telemetry.middleware import note_caller
 
-PROBLEM_SCHEMA = "#/components/schemas/Problem"
+PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +40,30 @@ class Services:
     """What the resources work with.
 
     Attributes:
+        access: tells who calls, and what they may.
         planning: answers questions.
+        plan_listing: tells which plans there are.
         models: tells which versions there are and which serve, and changes it.
         observing: takes what launchers measured.
         profiles: answers about tables to be measured.
         metrics: of this service.
         checks: each part of readiness by name.
+        keyed_calls: makes calls under an Idempotency-Key once.
         body_limits: of request bodies.
         bodies: room for them.
         threads: requests that are worked on at the same time, those that wait for a planning process included.
         stopping: set once the process is to stop.
     """
 
+    access: Access
     planning: Planning
+    plan_listing: PlanListing
     models: ModelResources
     observing: Observing
     profiles: ProfileDesk
     metrics: Metrics
     checks: Mapping[str, Callable[[], Check]]
+    keyed_calls: IdempotentCalls
     body_limits: BodyLimits
     bodies: BodyAdmission
     threads: int
@@ -66,6 +78,21 @@ def _services(request: Request) -> Services:
 Given = Annotated[Services, Depends(_services)]
 
 
+def _with(scope: Scope) -> Any:
+    async def admitted(request: Request, services: Given) -> Caller:
+        caller = await services.access.admitted(request.scope["headers"], scope)
+        note_caller(request.scope, caller.name, caller.key_id)
+        return caller
+
+    return Depends(admitted)
+
+
+# First among the parameters of an operation: nothing else of a request is looked at before its caller is let in.
+PlanCaller = Annotated[Caller, _with(Scope.PLAN)]
+ObserveCaller = Annotated[Caller, _with(Scope.OBSERVE)]
+AdminCaller = Annotated[Caller, _with(Scope.ADMIN)]
+
+
 async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody]:
     with services.bodies.admitted():
         yield await receive_body(request, services.body_limits)
@@ -74,14 +101,35 @@ async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody
 # Within the function only: a client that does not read its answer must not keep the room.
 Body = Annotated[ReceivedBody, Depends(_body, scope="function")]
 
+
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """A call that is made once where it has an Idempotency-Key."""
+
+    request: Request
+    keyed_calls: IdempotentCalls
+    key: str | None
+
+    def __call__(self, caller: Caller, body: ReceivedBody, make: Callable[[], Response]) -> Response:
+        """Makes the call, or gives the answer again that it got under the same key."""
+        return self.keyed_calls.answer(self.key, caller, self.request, body.content, make)
+
+
+def _once(request: Request, services: Given, idempotency_key: IdempotencyKey = None) -> OneCall:
+    return OneCall(request, services.keyed_calls, idempotency_key)
+
+
+Once = Annotated[OneCall, Depends(_once)]
+
+IfNoneMatch = Annotated[str | None, Header(description="ETags of answers that the caller has; `*` for any.")]
+
 router = APIRouter()
 """Of the resources of this file."""
 
 
 def problem_responses(statuses: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
     """Descriptions of problems by status, for the OpenAPI document."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_SCHEMA}}}
-    return {status: {"description": text, "content": content} for status, text in statuses.items()}
+    return {status: {"description": text, "content": PROBLEM_CONTENT} for status, text in statuses.items()}
 
 
 def takes(*models: str) -> dict[str, Any]:
@@ -94,6 +142,7 @@ def takes(*models: str) -> dict[str, Any]:
 BODY_PROBLEMS = {
     408: "The body took too long.",
     413: "The body is too large.",
+    409: "The first call under this Idempotency-Key runs still, or its answer is lost: the problem's type says which.",
     415: "The body is not JSON.",
     503: "No room for now, see Retry-After.",
 }
@@ -106,6 +155,7 @@ BODY_PROBLEMS = {
 @router.post(
     "/plan",
     operation_id="makePlan",
+    tags=["plans"],
     summary="Plan where tables go",
     response_model=PlanAnswer,
     responses=problem_responses(
@@ -121,17 +171,21 @@ BODY_PROBLEMS = {
     ),
     openapi_extra=takes("PlanRequest"),
 )
-async def post_plan(body: Body, services: Given) -> Response:
+async def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
-    given = services.planning.plan_given_before(body.content)
+    planning = services.planning
+    given = planning.plan_given_before(body.content, caller) if once.key is None else None
     if given is not None:
         return _json(given)
-    return await run_in_threadpool(lambda: json_response(services.planning.plan(body.content, body.arrived)))
+    return await run_in_threadpool(
+        once, caller, body, lambda: json_response(planning.plan(body.content, body.arrived, caller))
+    )
 
 
 @router.post(
     "/estimate",
     operation_id="estimatePlan",
+    tags=["plans"],
     summary="Price a placement",
     response_model=EstimateAnswer,
     responses=problem_responses(
@@ -143,43 +197,75 @@ async def post_plan(body: Body, services: Given) -> Response:
     ),
     openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )
-async def post_estimate(body: Body, services: Given) -> Response:
+async def post_estimate(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    given = services.planning.estimate_given_before(body.content)
+    planning = services.planning
+    given = planning.estimate_given_before(body.content, caller) if once.key is None else None
     if given is not None:
         return _json(given)
-    return await run_in_threadpool(lambda: json_response(services.planning.estimate(body.content)))
+    return await run_in_threadpool(once, caller, body, lambda: json_response(planning.estimate(body.content, caller)))
 
 
 @router.get(
     "/plans/{plan_id}",
     operation_id="getPlan",
+    tags=["plans"],
     summary="A stored plan",
     response_model=PlanAnswer,
     responses=problem_responses(
         {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
-    ),
+    )
+    | {
+        200: {"headers": {"ETag": {"description": "Of this answer.", "schema": {"type": "string"}}}},
+        304: {"description": "The caller has the answer: If-None-Match named its ETag."},
+    },
 )
-def get_plan(plan_id: str, services: Given) -> Response:
-    """The answer as it was given when the plan was made."""
-    return json_response(services.planning.stored(plan_id))
+def get_plan(caller: PlanCaller, plan_id: str, services: Given, if_none_match: IfNoneMatch = None) -> Response:
+    """The answer as it was given when the plan was made, to who asked for it and to keys with the scope admin."""
+    response = json_response(services.planning.stored(plan_id, caller))
+    # It may be kept by who got it, and is to be asked for again: it may have given way to a better one.
+    response.headers["Cache-Control"] = "private, no-cache"
+    return tagged(response, if_none_match)
+
+
+@router.delete(
+    "/plans/{plan_id}",
+    operation_id="deletePlan",
+    tags=["plans"],
+    summary="Give up a stored plan",
+    status_code=204,
+    response_class=Response,
+    responses=problem_responses(
+        {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
+    )
+    | {204: {"description": "The plan is not there any more for the caller."}},
+)
+def delete_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
+    """Takes the plan and the launches that it was given to from the caller; with the scope admin, from everyone.
+
+    Its data go with the last who has it, but while it was observed, or another plan moved from it: then only keys with
+    the scope admin find it, until retention deletes it.
+    """
+    services.planning.delete(plan_id, caller)
+    return Response(status_code=204)
 
 
 @router.get(
     "/plans/{from_plan_id}/diff/{to_plan_id}",
     operation_id="diffPlans",
+    tags=["plans"],
     summary="What moves between two stored plans",
     response_model=PlanDiffAnswer,
     responses=problem_responses(
         {404: "No plan is stored under one of the ids, which is named.", 503: "The database is away, see Retry-After."}
     ),
 )
-def get_plan_diff(from_plan_id: str, to_plan_id: str, services: Given) -> Response:
+def get_plan_diff(caller: PlanCaller, from_plan_id: str, to_plan_id: str, services: Given) -> Response:
     """Columns that come to a device which did not have them, bytes by device, and what the plans cost."""
-    return json_response(services.planning.diff(from_plan_id, to_plan_id))
+    return json_response(services.planning.diff(from_plan_id, to_plan_id, caller))
 
 
-@router.get("/healthz", operation_id="getHealth", summary="Whether the process is alive")
+@router.get("/healthz", operation_id="getHealth", tags=["operation"], summary="Whether the process is alive")
 async def get_health() -> HealthAnswer:
     """Looks at nothing else."""
     return HealthAnswer(status="ok")
@@ -188,6 +274,7 @@ async def get_health() -> HealthAnswer:
 @router.get(
     "/readyz",
     operation_id="getReadiness",
+    tags=["operation"],
     summary="Whether models are loaded and the database is reachable",
     response_model=ReadinessAnswer,
     responses={503: {"model": ReadinessAnswer, "description": "Something is missing."}},
@@ -205,6 +292,7 @@ def get_readiness(services: Given) -> Response:
 @router.get(
     "/metrics",
     operation_id="getMetrics",
+    tags=["operation"],
     summary="Metrics for Prometheus",
     response_class=Response,
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},

@@ -3,20 +3,29 @@
 from fastapi import APIRouter, Response
 
 from service.api.model_answers import ModelDetailAnswer, ModelsAnswer, PromotionAnswer
-from service.api.routes import BODY_PROBLEMS, Body, Given, json_response, problem_responses, takes
+from service.api.routes import (
+    BODY_PROBLEMS,
+    AdminCaller,
+    Body,
+    Given,
+    Once,
+    PlanCaller,
+    json_response,
+    problem_responses,
+    takes,
+)
 
-router = APIRouter()
+router = APIRouter(tags=["models"])
 """Of the resources of this file."""
 
 _DECISION_PROBLEMS = BODY_PROBLEMS | {
-    403: "This service takes no calls that change it.",
     422: "The body is not valid.",
     503: "No room for now, the version is damaged, or the database is away: the problem's type says which.",
 }
 
 
 @router.get("/models", operation_id="getModels", summary="All models", response_model=ModelsAnswer)
-def get_models(services: Given) -> Response:
+def get_models(_: PlanCaller, services: Given) -> Response:
     """The cost models and policies of all hardware, and the version of each that serves."""
     return json_response(services.models.all())
 
@@ -28,7 +37,7 @@ def get_models(services: Given) -> Response:
     response_model=ModelDetailAnswer,
     responses=problem_responses({404: "There is no such model.", 503: "The database is away, see Retry-After."}),
 )
-def get_model(hardware: str, model: str, services: Given) -> Response:
+def get_model(_: PlanCaller, hardware: str, model: str, services: Given) -> Response:
     """What there is of a model, which version serves, and the decisions that led to it."""
     return json_response(services.models.one(hardware, model))
 
@@ -41,9 +50,12 @@ def get_model(hardware: str, model: str, services: Given) -> Response:
     responses=problem_responses(_DECISION_PROBLEMS | {404: "There is no such version."}),
     openapi_extra=takes("DecisionRequest"),
 )
-def post_promotion(hardware: str, model: str, version: str, body: Body, services: Given) -> Response:
+def post_promotion(
+    caller: AdminCaller, hardware: str, model: str, version: str, body: Body, services: Given, once: Once
+) -> Response:
     """All replicas follow within seconds; the version is its number, or analytic. Where it serves nothing changes."""
-    return json_response(services.models.promote(hardware, model, version, body.content))
+    models = services.models
+    return once(caller, body, lambda: json_response(models.promote(hardware, model, version, body.content, caller)))
 
 
 @router.post(
@@ -53,10 +65,14 @@ def post_promotion(hardware: str, model: str, version: str, body: Body, services
     response_model=PromotionAnswer,
     responses=problem_responses(
         _DECISION_PROBLEMS
-        | {404: "There is no such model, or the version is not there any more.", 409: "No version served before."}
+        | {
+            404: "There is no such model, or the version is not there any more.",
+            409: "No version served before, or the first call under this Idempotency-Key runs still.",
+        }
     ),
     openapi_extra=takes("DecisionRequest"),
 )
-def post_rollback(hardware: str, model: str, body: Body, services: Given) -> Response:
+def post_rollback(caller: AdminCaller, hardware: str, model: str, body: Body, services: Given, once: Once) -> Response:
     """Undoes the last promotion; again, the one before that. All replicas follow within seconds."""
-    return json_response(services.models.rollback(hardware, model, body.content))
+    models = services.models
+    return once(caller, body, lambda: json_response(models.rollback(hardware, model, body.content, caller)))

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Response
 
 from service.api.profile_answers import ProfilesAnswer
-from service.api.routes import BODY_PROBLEMS, Body, Given, json_response, problem_responses, takes
+from service.api.routes import BODY_PROBLEMS, Body, Given, Once, PlanCaller, json_response, problem_responses, takes
 
-router = APIRouter()
+router = APIRouter(tags=["profiles"])
 
 
 @router.post(
@@ -17,7 +17,8 @@ router = APIRouter()
     responses=problem_responses(
         {
             422: "Not valid or not supported: the problem's type says which.",
-            429: "More new tables than the caller may have measured today, see Retry-After; nothing was queued.",
+            429: "More requests than the key may make, or more new tables than the caller may have measured today, see "
+            "Retry-After; nothing was queued.",
         }
         | BODY_PROBLEMS
         | {503: "No live worker serves the hardware, no room for now, or the database is away, see Retry-After."}
@@ -25,13 +26,16 @@ router = APIRouter()
     | {202: {"description": "Queued, once however many ask; Location has where to look."}},
     openapi_extra=takes("ProfilesRequest"),
 )
-def post_profiles(body: Body, services: Given) -> Response:
+def post_profiles(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Each table alone, at its width, half and a quarter of it; what is known already is not measured again.
 
     POST /plan and POST /estimate do the same by themselves for tables unlike those measured, where a live worker serves
     the hardware; their answers do not wait for it, nor tell of it: ask here with the same tables, or again later.
     """
-    answer = services.profiles.request(body.content)
+    return once(caller, body, lambda: _queued(services.profiles.request(body.content, caller)))
+
+
+def _queued(answer: ProfilesAnswer) -> Response:
     response = json_response(answer, 202)
     response.headers["Location"] = f"/profiles/{answer.request_id}"
     return response
@@ -46,6 +50,6 @@ def post_profiles(body: Body, services: Given) -> Response:
         {404: "No request is stored under this id.", 503: "The database is away, see Retry-After."}
     ),
 )
-def get_profiles(request_id: str, services: Given) -> Response:
+def get_profiles(caller: PlanCaller, request_id: str, services: Given) -> Response:
     """Progress, and for each table its results or why it could not be measured."""
-    return json_response(services.profiles.progress(request_id))
+    return json_response(services.profiles.progress(request_id, caller))

@@ -4,7 +4,7 @@ They are strict: unknown fields, numbers in strings, booleans as numbers, NaN an
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -21,6 +21,7 @@ MAX_FEATURES = 10_000
 MAX_DEVICES = 1_024
 MAX_OBSERVATIONS = 1_000
 MAX_MS = 1e9
+MAX_ENVIRONMENT = 16
 MAX_EXACT_INT = 2**53 - 1
 """Largest integer that every JSON reader holds exactly."""
 
@@ -268,7 +269,7 @@ class StoredEstimateRequest(_Request):
 class DecisionRequest(_Request):
     """Why another version is to serve; ``{}`` will do."""
 
-    reason: str = Field("", max_length=1_000, description="For people; kept with the promotion.")
+    reason: str = Field("", max_length=1_000, pattern=NO_NUL, description="For people; kept with the promotion.")
 
 
 class ObservationBody(_Request):
@@ -283,6 +284,13 @@ class ObservationBody(_Request):
     )
     backward_comm_ms: Duration | None = Field(None, description="The backward exchange.")
     total_ms: Duration | None = Field(None, description="All of a step's embedding part.")
+
+
+def _named_by_name(schema: dict[str, Any]) -> None:
+    """Members by ``Name``: pydantic's schema says nothing of members whose name does not match the pattern."""
+    (schema["additionalProperties"],) = schema.pop("patternProperties").values()
+    schema["propertyNames"] = {"minLength": 1, "maxLength": 255, "pattern": NO_NUL}
+    schema["maxProperties"] = MAX_ENVIRONMENT
 
 
 class ObservationsRequest(_Request):
@@ -302,6 +310,7 @@ class ObservationsRequest(_Request):
     )
     environment: dict[Name, Annotated[str, Field(max_length=255, pattern=NO_NUL)]] = Field(
         default={},
+        json_schema_extra=_named_by_name,
         description="Of the machine; at most 16 strings. Retraining takes observations only whose bench (how times are "
         "taken, a whole number) and device are those of the measurements that it trains on.",
         examples=[{"device": "AMD EPYC, 1 thread", "bench": "1", "torch": "2.13.0"}],

@@ -10,8 +10,10 @@ import sys
 import typer
 
 from service.cli import (
+    audit,
     database,
     evaluating,
+    keys,
     measuring,
     models,
     profiles,
@@ -36,6 +38,8 @@ app.add_typer(training.app, name="train")
 app.add_typer(retraining.app)
 app.add_typer(evaluating.app)
 app.add_typer(profiles.app, name="profiles")
+app.add_typer(keys.app, name="keys")
+app.add_typer(audit.app)
 app.add_typer(models.app, name="models")
 app.add_typer(database.app, name="db")
 app.add_typer(tables.app, name="tables")

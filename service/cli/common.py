@@ -1,5 +1,6 @@
 """What several commands share: options, settings, and how a command fails."""
 
+import getpass
 import json
 import re
 import sys
@@ -78,6 +79,14 @@ def refuse(error: ShardwrightError, **more: object) -> NoReturn:
     from service.api.problems import problem_of
 
     fail(json.dumps({**problem_of(error, "command line"), **more}, indent=2))
+
+
+def operator() -> str:
+    """Who runs the command, for the record."""
+    try:
+        return f"{getpass.getuser()} on the command line"
+    except (KeyError, OSError):
+        return "the command line"
 
 
 def echo_next_step(version: str) -> None:

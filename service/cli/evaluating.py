@@ -125,7 +125,7 @@ def _stored(
     settings: "Settings", hardware: str, file: str | None
 ) -> tuple[list["ComputeMeasurement"], list["CommunicationMeasurement"]]:
     """All measurements of a hardware, from the database or from a file of them."""
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.measurement_files import read_measurements
     from service.storage.measurements import MeasurementRepository
@@ -133,7 +133,7 @@ def _stored(
     if file is not None:
         compute, communication = read_measurements(file)
         return [m for m in compute if m.hardware == hardware], [m for m in communication if m.hardware == hardware]
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         repository = MeasurementRepository(engine)
         return repository.compute(hardware), repository.communication(hardware)

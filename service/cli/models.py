@@ -1,12 +1,11 @@
 """``shardwright models``: which versions there are, which serve, and that another one shall."""
 
-import getpass
 from datetime import UTC
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import DataDir, ModelStoreRoot, OptionalHardware, settings_with
+from service.cli.common import DataDir, ModelStoreRoot, OptionalHardware, operator, settings_with
 
 if TYPE_CHECKING:
     from service.registry.store import ModelStore
@@ -27,14 +26,14 @@ def list_versions(
     from rich.console import Console
     from rich.table import Column, Table
 
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.promotions import PromotionRepository
     from service.usecases.model_versions import listed, serving_version
 
     settings = settings_with(data_dir=data_dir, model_store=model_store)
     catalog = _store(settings.model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         standing = PromotionRepository(engine).standing()
     grid = Table(Column("version", no_wrap=True), Column("created", no_wrap=True), "held out", "serves")
@@ -57,11 +56,11 @@ def trainings(
     from rich.console import Console
     from rich.table import Column, Table
 
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.trainings import TrainingRepository
 
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         found = TrainingRepository(engine).all(hardware, limit)
     grid = Table(Column("ended", no_wrap=True), "model", "outcome", "trained", "reason")
@@ -80,7 +79,7 @@ def promote(
     data_dir: DataDir = None,
 ) -> None:
     """Have a version serve: all services on the database follow within seconds."""
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.promotions import PromotionRepository
     from service.usecases import model_versions as usecases
@@ -88,11 +87,11 @@ def promote(
     hardware, model, number = _parts(version, "<hardware>/<model>/<number>", 3)
     settings = settings_with(data_dir=data_dir, model_store=model_store)
     catalog = _store(settings.model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         found = usecases.named(catalog, hardware, model, number)
         promotions = PromotionRepository(engine)
-        usecases.promote(catalog, promotions, found, _by(), reason)
+        usecases.promote(catalog, promotions, found, operator(), reason)
         typer.echo(f"{found} serves")
 
 
@@ -104,7 +103,7 @@ def rollback(
     data_dir: DataDir = None,
 ) -> None:
     """Have the version serve that served before; again, the one before that."""
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.promotions import PromotionRepository
     from service.usecases import model_versions as usecases
@@ -112,9 +111,9 @@ def rollback(
     hardware, kind = _parts(model, "<hardware>/<model>", 2)
     settings = settings_with(data_dir=data_dir, model_store=model_store)
     catalog = _store(settings.model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
-        made = usecases.rollback(catalog, PromotionRepository(engine), (hardware, kind), _by(), reason)
+        made = usecases.rollback(catalog, PromotionRepository(engine), (hardware, kind), operator(), reason)
         typer.echo(f"{usecases.numbered(catalog, (hardware, kind), made.number)} serves")
 
 
@@ -126,14 +125,14 @@ def prune(
     data_dir: DataDir = None,
 ) -> None:
     """Delete old versions that do not serve, that no rollback needs, and that no plan or launch in use names."""
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.plans import PlanRepository
     from service.storage.promotions import PromotionRepository
     from service.usecases import model_versions as usecases
 
     settings = settings_with(data_dir=data_dir, model_store=model_store)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
         named = PlanRepository(engine).models_named(settings.prune_spares_plans_of_days)
         old = usecases.prune(_store(settings.model_store), PromotionRepository(engine), named, keep, dry_run)
@@ -155,13 +154,6 @@ def _parts(name: str, form: str, count: int) -> list[str]:
     if len(parts) != count:
         raise typer.BadParameter(f"{name!r} is not of the form {form}")
     return parts
-
-
-def _by() -> str:
-    try:
-        return f"{getpass.getuser()} on the command line"
-    except (KeyError, OSError):
-        return "the command line"
 
 
 def _held_out(found: "ListedVersion") -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,11 +17,11 @@ app = typer.Typer(no_args_is_help=True, help="Tables that are measured on the wo
 
 @contextmanager
 def _repository(data_dir: DataDir) -> "Iterator[ProfileRepository]":
-    from service import wiring
+    from service.database import database
     from service.storage import migrate
     from service.storage.profiles import ProfileRepository
 
-    with wiring.database(settings_with(data_dir=data_dir)) as engine:
+    with database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         yield ProfileRepository(engine)
 
@@ -33,17 +32,21 @@ def list_profiles(
     state: Annotated[ProfileState | None, typer.Option(help="Only those in this state.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print profiles, the newest first: id, state, tries, hardware, and why the last try failed."""
+    """Print profiles, the newest first, in the API's words: id, state, attempts, what is measured, the last error."""
+    from service.api.profile_answers import profile_standing
+
     with _repository(data_dir) as profiles:
-        for found in profiles.profiles(hardware, state):
+        for stored in profiles.profiles(hardware, state):
+            found = profile_standing(stored)
+            measures = [f"{name}={value}" for name, value in found.measures]
             reason = (found.error or "").strip().splitlines()[-1:]
-            typer.echo(" ".join([found.key, found.state.value, str(found.attempts), found.hardware, *reason]))
+            typer.echo(" ".join([found.profile_id, found.state, f"attempts={found.attempts}", *measures, *reason]))
 
 
 @app.command()
 def show(profile_id: str, data_dir: DataDir = None) -> None:
-    """Print all that is known of a profile, its results included, as JSON."""
-    import json
+    """Print all that is known of a profile, its results included, as GET /profiles has it."""
+    from service.api.profile_answers import profile_standing
 
     with _repository(data_dir) as profiles:
         found = profiles.get(profile_id)
@@ -51,7 +54,7 @@ def show(profile_id: str, data_dir: DataDir = None) -> None:
         fail(
             f"shardwright: no profile is stored under {profile_id!r}: `shardwright profiles list` shows those that are"
         )
-    typer.echo(json.dumps(asdict(found), indent=2, default=str))
+    typer.echo(profile_standing(found).model_dump_json(indent=2))
 
 
 @app.command()
@@ -71,4 +74,7 @@ def retry(
         queued = profiles.retry(wanted, profile_terms(settings_with()))
     typer.echo(f"{len(queued)} of {len(wanted)} queued again")
     if len(queued) < len(wanted):
-        fail("shardwright: only parked and expired profiles can be queued again")
+        fail(
+            "shardwright: only parked and expired profiles can be queued again; the others are unknown, wait, or were "
+            "measured: see `shardwright profiles list`"
+        )

@@ -81,9 +81,9 @@ def profile(
     With --active half of the combinations are those that the newest models are least certain about, half are devices
     of plans that these models make. It is a campaign of its own, of tables of the train part alone.
     """
-    from service import wiring
+    from service.database import database
+    from service.domain.fused_operator import supported_data_types, supported_optimizers
     from service.profiling.campaign import Campaign, CampaignSettings
-    from service.profiling.compute_bench import supported_data_types, supported_optimizers
     from service.profiling.devices import refuse_device
     from service.profiling.pools import generated_pool, read_pool
     from service.storage import migrate
@@ -110,7 +110,7 @@ def profile(
     pool = read_pool(tables) if tables else generated_pool()
     given = settings_with(data_dir=data_dir, model_store=model_store)
     whole = True
-    with wiring.database(given, create=True) as engine:
+    with database(given, create=True) as engine:
         migrate.upgrade(engine)
         store = MeasurementRepository(engine)
         try:

@@ -34,21 +34,22 @@ def retrain(
 
     Exits with 1 where a training failed; what served goes on serving then.
     """
-    from service import wiring
+    from service import upkeep
+    from service.database import database
     from service.domain.trainings import Ended
     from service.storage import migrate
 
     _refuse_unknown(model or [])
     settings = settings_with(data_dir=data_dir, model_store=model_store, nightly_margin=margin)
-    with wiring.database(settings) as engine:
+    with database(settings) as engine:
         migrate.upgrade(engine)
-        found = wiring.retrain(settings, engine, hardware, model, _print)
+        found = upkeep.retrain(settings, engine, hardware, model, _print)
     if any(outcome.ended is Ended.FAILED for outcome in found):
         sys.exit(1)
 
 
 def _refuse_unknown(models: list[str]) -> None:
-    from service.usecases.retraining_works import MODELS
+    from service.domain.trainings import MODELS
 
     for name in models:
         if name not in MODELS:

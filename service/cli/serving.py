@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.common import DataDir, Pretty, RequestFile, read_body, refuse, settings_with
+from service.domain.callers import WITHOUT_KEY
 from service.domain.errors import ShardwrightError
 
 app = typer.Typer()
@@ -54,7 +55,7 @@ def plan(request: RequestFile, pretty: Pretty = False) -> None:
     arrived = time.monotonic()
     planning = local_planning(settings_with())
     try:
-        answer = planning.plan(body, arrived)
+        answer = planning.plan(body, arrived, WITHOUT_KEY)
     except ShardwrightError as error:
         refuse(error)
     _print(answer, pretty)
@@ -71,7 +72,7 @@ def estimate(request: RequestFile, pretty: Pretty = False) -> None:
     body = read_body(request)
     planning = local_planning(settings_with())
     try:
-        answer = planning.estimate(body)
+        answer = planning.estimate(body, WITHOUT_KEY)
     except ShardwrightError as error:
         refuse(error)
     _print(answer.model_dump(mode="json"), pretty)

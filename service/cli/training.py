@@ -34,7 +34,7 @@ def compute(
     """Train the compute cost model and write its next version; reports on the frozen held-out part."""
     from datetime import UTC, datetime
 
-    from service import wiring
+    from service.database import database
     from service.domain.versions import COMPUTE
     from service.registry.store import ModelStore
     from service.storage.measurements import MeasurementRepository
@@ -49,7 +49,7 @@ def compute(
     if from_analytic:
         store = ModelStore(settings.model_store)
         previous = store.latest(hardware, COMPUTE)
-        with wiring.database(settings) as engine:
+        with database(settings) as engine:
             stored = MeasurementRepository(engine)
             calibrated = calibrate_compute_version(hardware, stored, store, datetime.now(UTC), samples, seed)
         _print_trained(calibrated, "combinations")
@@ -59,7 +59,7 @@ def compute(
             typer.echo(f"the MAPE of {previous} was {mape:.1%}")
         return
     epochs = epochs or 200
-    with wiring.database(settings) as engine, progress_bar() as bar:
+    with database(settings) as engine, progress_bar() as bar:
         task = bar.add_task("epochs", total=epochs)
         trained = train_compute_version(
             hardware,
@@ -83,14 +83,14 @@ def communication(
     """Train the communication cost model, one for all numbers of devices, and write its next version."""
     from datetime import UTC, datetime
 
-    from service import wiring
+    from service.database import database
     from service.registry.store import ModelStore
     from service.storage.measurements import MeasurementRepository
     from service.training.communication_trainer import CommunicationTraining
     from service.usecases.train_models import train_communication_version
 
     settings = settings_with(data_dir=data_dir, model_store=model_store)
-    with wiring.database(settings) as engine, progress_bar() as bar:
+    with database(settings) as engine, progress_bar() as bar:
         task = bar.add_task("epochs", total=epochs)
         trained = train_communication_version(
             hardware,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,14 @@ class NoPlanInTime(ShardwrightError):
 
 
 class PlanNotFound(ShardwrightError):
-    """No plan is stored under this id."""
+    """No plan is stored under this id, or none that is there for the caller."""
 
     kind = "plan_not_found"
+
+    @classmethod
+    def under(cls, plan_id: str, **data: str) -> Self:
+        """The same words whether there is none or it is another's."""
+        return cls(f"no plan is stored under {plan_id!r}", **data)
 
 
 class UnknownModelVersion(ShardwrightError):
@@ -163,6 +168,10 @@ class MeasurementRefused(ShardwrightError):
     """A measurement that would not fit in memory or that the operator cannot run."""
 
     kind = "measurement_refused"
+
+
+class MemoryIsShort(MeasurementRefused):
+    """The memory that a measurement may take is not free just now: what else runs there may end."""
 
 
 class TooFewMeasurements(ShardwrightError):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from service.domain.callers import Caller
 from service.domain.launches import Launch
 from service.domain.observations import Observation, ObservedPlan, StoredObservation
 
@@ -29,15 +30,17 @@ class LaunchStore(Protocol):
 class ObservationStore(Protocol):
     """Keeps what launchers measured; all of it raises StorageUnavailable where the database cannot be reached."""
 
-    def add(self, plan_id: str, observations: Sequence[Observation]) -> tuple[list[StoredObservation], set[int]] | None:
-        """Stores observations of one launch durably; None where the plan is not stored.
+    def add(
+        self, plan_id: str, observations: Sequence[Observation], caller: Caller
+    ) -> tuple[list[StoredObservation], set[int]] | None:
+        """Stores observations of one launch of a caller durably; None where there is no such plan for the caller.
 
-        The first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given ones'
-        (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
+        The caller's first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given
+        ones' (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
         """
 
-    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation]:
-        """A plan's observations with ids above ``after``, the first of them."""
+    def of_plan(self, plan_id: str, caller: Caller, after: int, limit: int) -> list[StoredObservation]:
+        """A plan's observations with ids above ``after``: the first of the caller's, of all for who sees all."""
 
     def observed(self, hardware: str) -> Iterator[ObservedPlan]:
         """Every answer of a hardware that was observed, one after the other, with all of its observations."""

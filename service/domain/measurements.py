@@ -19,7 +19,7 @@ class Split(StrEnum):
 
 
 CHOSEN_BY = "chosen_by"
-"""Names, in the environment of a measurement, the models that chose what was measured; absent from random draws."""
+"""Names, in the environment of a measurement, the models, or requests, that chose it; absent from random draws."""
 
 NOISY = "noisy"
 """Marks, in the environment of a measurement, that its repeats disagreed: it stays out of training."""
@@ -64,7 +64,7 @@ class ComputeMeasurement:
 
     @property
     def chosen(self) -> bool:
-        """Whether models chose the combination, rather than chance."""
+        """Whether models or requests chose the combination, rather than chance."""
         return CHOSEN_BY in self.environment
 
     @property

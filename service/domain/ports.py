@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from service.domain.callers import Caller
 from service.domain.error_law import ErrorLaw
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement
 from service.domain.policy import PlacementPolicy
@@ -225,18 +226,68 @@ class ModelWriter(Protocol):
 class PlanStore(Protocol):
     """Keeps plans."""
 
-    def get(self, plan_id: str) -> StoredPlan | None:
-        """The plan with this id, or None.
+    def get(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        """The plan with this id, or None where there is none for this caller.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
-        """Stores a plan durably and returns the one stored under its id.
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        """The plan with this id, or None; it is the caller's own from now on, who asked the whole question.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
+        """Stores a plan of a caller durably and returns the one stored under its id, which is the caller's own too.
 
         That is the first that was put there; but one whose answer's ``status`` is ``cut_short`` gives way to one that
         is ``complete`` or costs less.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
+        """Takes a plan from a caller, or from everyone where the caller sees all.
+
+        Raises:
+            PlanNotFound: there is none under this id for this caller.
+            StorageUnavailable: the database cannot be reached.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPlace:
+    """Where a plan stands among those that there are."""
+
+    created_at: datetime
+    plan_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPlan:
+    """A stored plan in short."""
+
+    place: PlanPlace
+    hardware: str
+    algorithm: str
+    status: str
+    max_cost_ms: float
+
+
+class PlanIndex(Protocol):
+    """Tells which plans there are."""
+
+    def listed(self, caller: Caller, after: PlanPlace | None, most: int) -> list[ListedPlan]:
+        """Plans that are there for a caller, the newest first; listing is no use of them.
+
+        Args:
+            caller: who asks.
+            after: the last one that the caller has seen; None from the newest on.
+            most: how many at most.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
@@ -263,8 +314,15 @@ class RetentionStore(Protocol):
 class ProfileStore(Protocol):
     """Keeps profiles, and queues each once however many ask."""
 
+    def devices(self, hardware: str, terms: ProfileTerms) -> set[str]:
+        """What live workers measure a hardware on, as they name it; empty where none serves it.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+
     def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
-        """Queues those that are not known yet, as far as the caller's quota goes; how many that were.
+        """Queues those that are neither known nor measured yet, up to half of the caller's quota; how many.
 
         Raises:
             NoWorker: there are new ones, and no live worker serves their hardware.
@@ -285,8 +343,8 @@ class ProfileStore(Protocol):
             StorageUnavailable: the database cannot be reached.
         """
 
-    def get_request(self, request_id: str) -> ProfileRequest | None:
-        """The request with this id and where its profiles stand, or None.
+    def get_request(self, request_id: str, caller: Caller) -> ProfileRequest | None:
+        """The request with this id and where its profiles stand, or None where there is none for this caller.
 
         Raises:
             StorageUnavailable: the database cannot be reached.

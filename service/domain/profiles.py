@@ -130,7 +130,7 @@ class StoredProfile:
 
     Attributes:
         key: its id.
-        hardware: what it is measured on.
+        profile: what is measured.
         state: where it stands.
         attempts: tries begun, those that a worker gave back not counted.
         error: why the last try failed; None where none did since it was queued.
@@ -143,7 +143,7 @@ class StoredProfile:
     """
 
     key: str
-    hardware: str
+    profile: TableProfile
     state: ProfileState
     attempts: int
     error: str | None

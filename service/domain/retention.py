@@ -12,7 +12,10 @@ class Kept(StrEnum):
     LAUNCHES = "launches"
     ANSWERS = "answers"
     PLANS = "plans"
+    PROFILE_REQUESTS = "profile requests"
+    PROFILES = "profiles"
     MEASUREMENTS = "measurements"
+    IDEMPOTENCY_KEYS = "idempotency keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +25,13 @@ class Retention:
     Attributes:
         plans: since a plan, or a launch, was last asked for; a day at least, since uses are noted to the hour.
         observations: since they were stored.
+        profiles: since they were measured, parked or given up; requests for them since they were last asked.
         measurements: since they were made.
     """
 
     plans: timedelta
     observations: timedelta
+    profiles: timedelta
     measurements: timedelta
 
 

@@ -6,6 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from service.domain.plan import Algorithm
+from service.domain.versions import COMMUNICATION, COMPUTE
+
+MODELS = (COMPUTE, COMMUNICATION, Algorithm.DREAMSHARD.value, Algorithm.AUTOSHARD.value)
+"""What is retrained, in this order: policies under the cost models that serve then."""
+
 
 class Ended(StrEnum):
     """What a training came to."""
@@ -28,7 +34,8 @@ class Outcome:
         started_at: when it began.
         finished_at: when it was through.
         trained: name of the version that was written; only where it was promoted.
-        serving: name of the version that served when it began; None where none did.
+        serving: name of the version that served when it began; None where none did, or the training
+            ended with its process.
         comparison: what the two were judged by, JSON-like; None where it did not come so far.
         basis: hash of what it is trained and judged on: another training with the same would come to the same.
     """

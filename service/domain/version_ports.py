@@ -1,12 +1,13 @@
 """What the inner rooms ask of the outer ones about versions of models: which there are, and which serve."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.domain.access import AdminCall
 from service.domain.plan import Algorithm
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
@@ -117,5 +118,11 @@ class PromotionStore(Protocol):
     def history(self, hardware: str, model: str, limit: int) -> list[Promotion]:
         """Promotions of a model, rollbacks among them, the last first."""
 
-    def changing(self) -> AbstractContextManager[PromotionChange]:
-        """One change at a time, durable at its end or, where an error ends it, not made at all."""
+    def changing(
+        self, call: AdminCall | None = None, prepare: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[PromotionChange]:
+        """One change at a time, durable at its end or, where an error ends it, not made at all.
+
+        ``call`` makes it, and is put on record with it. ``prepare`` takes its time and may refuse, before others are
+        kept out.
+        """

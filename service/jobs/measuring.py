@@ -8,20 +8,20 @@ import contextlib
 import fcntl
 import importlib
 import os
-import signal
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process, resource_tracker
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from service.domain.errors import ShardwrightError
+from service.domain.errors import MeasurementRefused, MemoryIsShort, ShardwrightError
+from service.domain.fused_operator import CPU, device_kind
 from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile
+from service.jobs import children
 
 OPERATOR_BENCH = "service.profiling.table_profile:OperatorBench"
 """The real bench."""
@@ -29,13 +29,32 @@ OPERATOR_BENCH = "service.profiling.table_profile:OperatorBench"
 Bench = Callable[[TableProfile, int], MeasuredProfile]
 """Measures a profile; its second argument is the position of the first measurement in the profile's campaign."""
 
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+_PATIENCE = 10
+"""Longest measurements of other workers, one after the other, that are waited for."""
 
 
 class MeasuringFailed(ShardwrightError):
     """A try to measure failed; the detail says why."""
 
     kind = "measuring_failed"
+
+
+class NeverMeasured(MeasuringFailed):
+    """The bench refused what it will refuse at every try."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """What the process answers where there is no result; ``error`` is its kind."""
+
+    error: type[MeasuringFailed]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The machine is this process's from now on: what took time until here was others' work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,11 @@ class Device:
 
     name: str
     cpus: tuple[int, ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, rather than processor cores."""
+        return device_kind(self.name) != CPU
 
     def __str__(self) -> str:
         """For people: the device, and its cores where it has any."""
@@ -84,17 +108,23 @@ class MeasuringProcess:
     def measure(self, profile: TableProfile, first_index: int, timeout_s: float) -> MeasuredProfile:
         """What the bench finds of a profile; blocks the calling thread. Starts the process where there is none.
 
+        Args:
+            profile: what is measured.
+            first_index: position of the first measurement in the profile's campaign.
+            timeout_s: most seconds of measuring; waiting for other workers of the machine does not count.
+
         Raises:
-            MeasuringFailed: the process ended, took too long and was ended, or the bench refused or failed.
+            NeverMeasured: the bench refused, and would again.
+            MeasuringFailed: the process ended, took too long and was ended, or the bench failed.
         """
-        if self._process is None or not self._process.is_alive():
-            self._start()
         try:
+            if self._process is None or not self._process.is_alive():
+                self._start()
             outcome = self._answer((profile, first_index), timeout_s)
         except (EOFError, OSError) as error:
-            raise MeasuringFailed(f"the measuring process ended: {self._how_it_ended()}") from error
-        if isinstance(outcome, str):
-            raise MeasuringFailed(outcome)
+            raise MeasuringFailed(f"the measuring process ended: {self._how_it_ended(error)}") from error
+        if isinstance(outcome, _Failed):
+            raise outcome.error(outcome.reason)
         found: MeasuredProfile = outcome
         return found
 
@@ -105,39 +135,30 @@ class MeasuringProcess:
             self._process.join()
 
     def _start(self) -> None:
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
+        self._process = None
+        self._pipe, theirs = Pipe()
         with theirs:
-            process = context.Process(target=main, args=(theirs, self._spec), daemon=True)
-            # Starting this helper would end the block on signals below.
-            resource_tracker.ensure_running()
-            # Signals to the whole group are the worker's matter: it ends this process, or lets it finish.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-            try:
-                process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._process = process
+            self._process = children.start(main, theirs, self._spec)
 
     def _answer(self, call: Any, timeout_s: float) -> Any:
         if self._pipe is None:
             raise EOFError
         self._pipe.send(call)
+        said = self._said(_PATIENCE * timeout_s, "waiting for other workers of the machine")
+        return self._said(timeout_s, "measuring") if isinstance(said, _Begun) else said
+
+    def _said(self, timeout_s: float, doing: str) -> Any:
+        if self._pipe is None:
+            raise EOFError
         if not self._pipe.poll(timeout_s):
             self.end()
-            raise MeasuringFailed(f"measuring took longer than {timeout_s:g} s and was ended")
+            raise MeasuringFailed(f"{doing} took longer than {timeout_s:g} s and was ended")
         return self._pipe.recv()
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self, error: Exception) -> str:
         if self._process is None:
-            return "it did not start"
-        self._process.join(5)
-        code = self._process.exitcode or 0
-        if code >= 0:
-            return f"exit status {code}"
-        name = signal.Signals(-code).name
-        killed = name == "SIGKILL"
-        return f"{name}, perhaps by the kernel because memory ran out" if killed else f"{name}, as by a crash"
+            return f"it did not start: {error}"
+        return children.how_it_ended(self._process)
 
 
 def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
@@ -151,30 +172,28 @@ def main(pipe: "Connection[Any, Any]", spec: MeasuringSpec) -> None:
             return
         try:
             with alone_on(spec.device):
+                pipe.send(_Begun())
                 bench = bench or _bench(spec)
-                outcome: MeasuredProfile | str = bench(profile, first_index)
+                outcome: MeasuredProfile | _Failed = bench(profile, first_index)
+        except MemoryIsShort as error:
+            outcome = _Failed(MeasuringFailed, error.detail)
+        except MeasurementRefused as error:
+            outcome = _Failed(NeverMeasured, error.detail)
         except ShardwrightError as error:
-            outcome = error.detail
+            outcome = _Failed(MeasuringFailed, error.detail)
         except MemoryError:
-            outcome = "memory ran out: give the worker more, or measure a smaller table"
+            outcome = _Failed(MeasuringFailed, "memory ran out: give the worker more, or measure a smaller table")
         except Exception:
-            outcome = traceback.format_exc()
-        pipe.send(outcome)
+            outcome = _Failed(MeasuringFailed, traceback.format_exc())
+        # Where the worker is gone this process ends, too.
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(outcome)
 
 
 def _prepare(spec: MeasuringSpec) -> None:
     """Before anything large is loaded: who ends this process, where it runs, and what it sees."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    # Where memory runs out, the kernel takes this process before the worker, the API or the database.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
-    for variable in _THREAD_VARIABLES:
-        os.environ[variable] = "1"
-    if spec.device.cpus:
-        os.sched_setaffinity(0, spec.device.cpus)
-    if spec.device.name.startswith("cuda"):
+    children.prepare(spec.device.cpus)
+    if spec.device.is_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible_gpu(spec.device)
 
 
@@ -186,19 +205,10 @@ def _visible_gpu(device: Device) -> str:
 
 
 def _bench(spec: MeasuringSpec) -> Bench:
-    kind = "cuda" if spec.device.name.startswith("cuda") else "cpu"
     module, name = spec.bench.split(":")
     make = getattr(importlib.import_module(module), name)
-    made: Bench = make(ProfileSettings(kind, spec.memory_bytes, spec.noisy_spread))
+    made: Bench = make(ProfileSettings(device_kind(spec.device.name), spec.memory_bytes, spec.noisy_spread))
     return made
-
-
-def _follow_parent() -> None:
-    """Ends this process with its parent, however that ended and whatever this process is at."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 @contextlib.contextmanager
@@ -207,7 +217,7 @@ def alone_on(device: Device) -> Iterator[None]:
 
     The kernel ends the hold with the process. A worker that is bound to no cores waits for none.
     """
-    gpu = f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}" if device.name.startswith("cuda") else None
+    gpu = f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}" if device.is_gpu else None
     names = [gpu] if gpu else [f"core-{cpu}" for cpu in sorted(device.cpus)]
     with contextlib.ExitStack() as holds:
         for name in names:

@@ -1,18 +1,20 @@
 """What one job does: claims a profile, has it measured, and stores what came of it."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from service.domain.errors import StorageUnavailable
-from service.jobs.measuring import MeasuringFailed, MeasuringProcess
+from service.jobs.measuring import MeasuringFailed, MeasuringProcess, NeverMeasured
 from service.storage.claims import Claim, ClaimRepository, LostClaim
 
 Result = TypeVar("Result")
 
 _STORE_AGAIN_S = 1.0
+_LAST_WORDS_S = 5.0
 _IDLE_S = 60.0
 _LONGEST_ERROR = 4_000
 
@@ -45,7 +47,7 @@ class ProfileJob:
         Raises:
             StorageUnavailable: the database was away too long; the sweep finds the profile.
         """
-        claim = await asyncio.to_thread(self._claims.claim, key, job, worker)
+        claim = await self._claimed(key, job, worker)
         if claim is None:
             _log.info("the profile is no longer this job's", extra=_fields(key, job))
             return
@@ -59,6 +61,21 @@ class ProfileJob:
             # An idle worker does not keep the bench's memory.
             self._resting = asyncio.get_running_loop().call_later(_IDLE_S, self._measuring.end)
 
+    async def _claimed(self, key: str, job: int, worker: int) -> Claim | None:
+        claiming = asyncio.create_task(asyncio.to_thread(self._claims.claim, key, job, worker))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The thread goes on: what it claims would count as a try.
+            claim = await claiming
+            if claim is not None:
+                await self._given_back(claim)
+            raise
+
+    async def _given_back(self, claim: Claim) -> None:
+        await asyncio.to_thread(self._claims.give_back, claim)
+        _log.info("gave a profile back", extra=_fields(claim.key, claim.job))
+
     async def _measured(self, claim: Claim) -> None:
         measure = asyncio.to_thread(self._measuring.measure, claim.profile, claim.first_index, self._timeout_s)
         try:
@@ -66,23 +83,32 @@ class ProfileJob:
         except asyncio.CancelledError:
             # Ending the process ends the thread that waits for it, too.
             self._measuring.end()
-            await asyncio.to_thread(self._claims.give_back, claim)
-            _log.info("gave a profile back", extra=_fields(claim.key, claim.job))
+            await self._given_back(claim)
             raise
         except MeasuringFailed as error:
-            said = error.detail[:_LONGEST_ERROR]
-            parked = await self._stored(lambda: self._claims.fail(claim, said))
+            said, final = error.detail[:_LONGEST_ERROR], isinstance(error, NeverMeasured)
+            parked = await self._stored(lambda: self._claims.fail(claim, said, final=final))
             _log.warning("measuring failed", extra=_fields(claim.key, claim.job, parked=parked, cause=said))
             return
         await self._stored(lambda: self._claims.record(claim, found.measurements, found.rows))
         _log.info("measured", extra=_fields(claim.key, claim.job, widths=len(found.measurements), rows=found.rows))
 
     async def _stored(self, call: Callable[[], Result]) -> Result:
+        """What a call to the database returns; a stop waits some seconds for it, so that what was tried is told."""
+        storing = asyncio.create_task(self._stored_at_last(call))
+        try:
+            return await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError, StorageUnavailable, LostClaim):
+                await asyncio.wait_for(storing, _LAST_WORDS_S)
+            raise
+
+    async def _stored_at_last(self, call: Callable[[], Result]) -> Result:
         """What a call to the database returns, tried again while that is away: what was measured is worth a wait."""
         deadline = time.monotonic() + self._outage_s
         while True:
             try:
-                return await asyncio.shield(asyncio.to_thread(call))
+                return await asyncio.to_thread(call)
             except StorageUnavailable:
                 if time.monotonic() >= deadline:
                     raise

@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 
 from service.domain.errors import StorageUnavailable
 from service.jobs import worker
+from service.jobs.children import start_deaf
 from service.jobs.worker import WorkerSpec
 from service.storage.claims import ClaimRepository
+from service.storage.nights import NightRepository
 from service.storage.workers import WorkerRepository
 
 GRACE_S = 10.0
@@ -34,18 +36,25 @@ class Supervisor:
     """
 
     def __init__(
-        self, specs: Sequence[WorkerSpec], claims: ClaimRepository, workers: WorkerRepository, sweep_s: float
+        self,
+        specs: Sequence[WorkerSpec],
+        claims: ClaimRepository,
+        nights: NightRepository,
+        workers: WorkerRepository,
+        sweep_s: float,
     ) -> None:
         """Starts nothing yet.
 
         Args:
             specs: of the workers, one a device, all with this supervisor's name.
             claims: swept every ``sweep_s`` seconds.
+            nights: swept as well.
             workers: where a worker that ended is noted.
             sweep_s: seconds between sweeps.
         """
         self._places = [_Place(spec) for spec in specs]
         self._claims = claims
+        self._nights = nights
         self._workers = workers
         self._sweep_s = sweep_s
         self._name = specs[0].supervisor
@@ -90,6 +99,8 @@ class Supervisor:
         if swept.queued or swept.parked or swept.expired:
             fields = {"queued": swept.queued, "parked": swept.parked, "expired": swept.expired}
             _log.warning("profiles were found without a live worker, or too old", extra={"fields": fields})
+        for hardware in self._nights.sweep():
+            _log.warning("a nightly training was left by its worker", extra={"fields": {"hardware": hardware}})
         for place in self._places:
             self._end_if_it_hangs(place)
 
@@ -135,14 +146,13 @@ class _Place:
         now = time.monotonic()
         if self._process is None:
             if now >= self._start_at:
-                self._start(now)
+                self._try_to_start(now)
             return None
         if self._process.is_alive():
             return None
         ended, self._process = self._process, None
         lasted = now - self._began
-        self._pause = _FIRST_PAUSE_S if lasted > _STEADY_S else min(2 * self._pause, _LONGEST_PAUSE_S)
-        self._start_at = now + self._pause
+        self._rest(now, lasted)
         fields = {"pid": ended.pid, "exit_status": ended.exitcode, "lasted_s": round(lasted, 1), "pause_s": self._pause}
         _log.warning("a worker ended and is started again", extra={"fields": fields})
         return ended.pid
@@ -161,13 +171,21 @@ class _Place:
             self._process.kill()
             self._process.join()
 
+    def _rest(self, now: float, lasted: float) -> None:
+        self._pause = _FIRST_PAUSE_S if lasted > _STEADY_S else min(2 * self._pause, _LONGEST_PAUSE_S)
+        self._start_at = now + self._pause
+
+    def _try_to_start(self, now: float) -> None:
+        try:
+            self._start(now)
+        except OSError as error:
+            # No memory or no process ids just now: other workers go on, and so does what looks after them.
+            self._rest(now, lasted=0.0)
+            fields = {"cause": str(error), "pause_s": self._pause}
+            _log.error("a worker cannot be started", extra={"fields": fields})
+
     def _start(self, now: float) -> None:
         process = get_context("spawn").Process(target=worker.main, args=(self.spec,))
-        resource_tracker.ensure_running()
         # Until it handles signals itself, a Ctrl-C to the whole group must not end it half made.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        start_deaf(process, signal.SIGINT)
         self._process, self._began, self.heard = process, now, now

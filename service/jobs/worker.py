@@ -1,6 +1,7 @@
 """One worker: a process that does one job at a time for one device."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -17,15 +18,18 @@ from service.domain.errors import StorageUnavailable
 from service.domain.profiles import queue_of
 from service.jobs.application import build_app
 from service.jobs.measuring import MeasuringProcess, MeasuringSpec
+from service.jobs.nightly import NightJob, Nightly
 from service.jobs.profile_job import ProfileJob
 from service.storage.claims import ClaimRepository, Retries
 from service.storage.engine import build_engine
+from service.storage.nights import NightRepository
 from service.storage.workers import WorkerRepository
 from service.telemetry import logging as structured_logging
 
 _REGISTRATION_POLL_S = 0.02
 _SIDE_TASKS = {"listener", "update_heartbeats"}
-"""Procrastinate's names of what must not end while a worker runs."""
+_PERIODIC_TASKS = {"deferrer"}
+"""Procrastinate's names of what must not end while a worker runs; the latter where something is done at night."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ class WorkerSpec:
         supervisor: name of the parent, unlike any other's.
         hardware: whose profiles it measures.
         measuring: how and on which device.
+        nightly: what is done at night.
         retries: how failed tries are repeated.
         heartbeat_s: seconds between heartbeats.
         poll_s: seconds between looks at the queue, beside its notifications.
@@ -51,6 +56,7 @@ class WorkerSpec:
     supervisor: str
     hardware: str
     measuring: MeasuringSpec
+    nightly: Nightly
     retries: Retries
     heartbeat_s: float
     poll_s: float
@@ -75,7 +81,10 @@ def main(spec: WorkerSpec) -> None:
 async def _work(spec: WorkerSpec) -> None:
     engine = build_engine(spec.database_url, application_name="shardwright-worker", pool_size=2)
     measuring = MeasuringProcess(spec.measuring)
-    app = build_app(spec.database_url, ProfileJob(ClaimRepository(engine, spec.retries), measuring, spec.job_timeout_s))
+    profiles = ProfileJob(ClaimRepository(engine, spec.retries), measuring, spec.job_timeout_s)
+    nights = NightRepository(engine, spec.retries.stalled_s)
+    night = NightJob(spec.nightly, spec.hardware, spec.measuring.device.cpus, nights)
+    app = build_app(spec.database_url, profiles, night)
     try:
         async with app.open_async():
             worker = Worker(
@@ -130,8 +139,9 @@ async def _attend(worker: Worker, workers: WorkerRepository, spec: WorkerSpec, s
         host, pid, device = socket.gethostname(), os.getpid(), str(spec.measuring.device)
         await asyncio.to_thread(workers.register, worker.worker_id, spec.supervisor, host, pid, spec.hardware, device)
         _log.info("working", extra={"fields": {"worker": worker.worker_id, "device": device}})
+        needed = _SIDE_TASKS | (_PERIODIC_TASKS if spec.nightly.cron else set())
         while not await _happens(stop, spec.heartbeat_s):
-            missing = _SIDE_TASKS - {task.get_name() for task in asyncio.all_tasks()}
+            missing = needed - {task.get_name() for task in asyncio.all_tasks()}
             if missing or await _forgotten(workers, spec.supervisor, pid):
                 _log.warning("the worker starts anew", extra={"fields": {"missing": sorted(missing)}})
                 return
@@ -139,6 +149,15 @@ async def _attend(worker: Worker, workers: WorkerRepository, spec: WorkerSpec, s
         _log.warning("the worker cannot register", extra={"fields": {"cause": error.detail}})
     finally:
         worker.stop()  # type: ignore[no-untyped-call]
+    await _go_on_beating(worker, spec.heartbeat_s)
+
+
+async def _go_on_beating(worker: Worker, every_s: float) -> None:
+    """Heartbeats of a worker that stops: by itself it sends none while its job finishes, which others would take."""
+    while (known := worker.worker_id) is not None:
+        with contextlib.suppress(ConnectorException, PoolTimeout):
+            await worker.app.job_manager.update_heartbeat(known)
+        await asyncio.sleep(every_s)
 
 
 async def _happens(event: asyncio.Event, within_s: float) -> bool:

@@ -22,7 +22,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from service.domain import tables as spec
-from service.domain.errors import MeasurementRefused
+from service.domain.errors import MeasurementRefused, MemoryIsShort
+from service.domain.fused_operator import unsupported
 from service.domain.memory import buffer_bytes, optimizer_bytes
 from service.domain.tables import DataType, Optimizer, Table
 from service.profiling.arena import Arena, keep_freed_memory
@@ -40,7 +41,6 @@ _OPTIMIZER = {
     Optimizer.ADAM: EmbOptimType.ADAM,
 }
 _POOLING = {spec.PoolingMode.SUM: PoolingMode.SUM, spec.PoolingMode.MEAN: PoolingMode.MEAN}
-_ON_CPU_ONLY = "the operator's CPU mode has no {what}: measure it on cuda, or use {instead}"
 _MEDIAN_ERROR = 1.2533 / 1.349  # Standard error of a median in deviations, and a deviation in quartile ranges.
 Result = TypeVar("Result")
 
@@ -160,10 +160,8 @@ class ComputeBench:
             raise MeasurementRefused("the tables of one operator must have one data_type: measure them apart")
         if len({t.pooling_mode for t in tables}) != 1:
             raise MeasurementRefused("the tables of one operator must have one pooling_mode: measure them apart")
-        if optimizer not in supported_optimizers(self.settings.device):
-            raise MeasurementRefused(_ON_CPU_ONLY.format(what=optimizer.value, instead="adagrad"))
-        if tables[0].data_type not in supported_data_types(self.settings.device):
-            raise MeasurementRefused(_ON_CPU_ONLY.format(what=tables[0].data_type.value, instead="fp16"))
+        for _, reason in unsupported(self.settings.device, tables[0].data_type, optimizer):
+            raise MeasurementRefused(reason)
         need = needed_bytes(tables, batch_size, optimizer)
         if need > self.settings.memory_bytes:
             raise MeasurementRefused(
@@ -249,16 +247,6 @@ class PreparedStep:
         self._flush.add_(1.0)
 
 
-def supported_optimizers(device: str) -> tuple[Optimizer, ...]:
-    """Optimizers that the operator fuses on a device."""
-    return tuple(o for o in Optimizer if not (device == "cpu" and o is Optimizer.ADAM))
-
-
-def supported_data_types(device: str) -> tuple[DataType, ...]:
-    """Precisions that the operator has on a device."""
-    return tuple(t for t in DataType if not (device == "cpu" and t is DataType.BF16))
-
-
 def needed_bytes(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> int:
     """Bytes that measuring a combination takes: weights, optimizer state, index streams, output and gradient."""
     return sum(t.weight_bytes + optimizer_bytes(t, optimizer) + buffer_bytes(t, batch_size) for t in tables)
@@ -287,7 +275,7 @@ def free_bytes(device: torch.device) -> int:
 def _check_free_memory(device: torch.device, wanted: int) -> None:
     free = free_bytes(device)
     if wanted > free:
-        raise MeasurementRefused(
+        raise MemoryIsShort(
             f"measuring may take {wanted / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free: allow less",
             needed_bytes=wanted,
             limit_bytes=free,
@@ -313,7 +301,7 @@ def _refused_when_out_of_memory() -> Iterator[None]:
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        raise MeasurementRefused(f"the device ran out of memory: {error}") from error
+        raise MemoryIsShort(f"the device ran out of memory: {error}") from error
 
 
 def _timed(device: torch.device, call: Callable[[], Result]) -> tuple[float, Result]:

@@ -11,6 +11,11 @@ from pathlib import Path
 _HOST = Path("/")
 _WITHOUT_LIMIT = ("max", "-1")
 _PAGE_CACHE = ("inactive_file", "active_file")
+_MEMORY_LIMITS = {
+    "memory.max": ("memory.current", ""),
+    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_"),
+}
+"""Files with a group's limit, by version of cgroups: the file with its use, and what its statistics begin with."""
 
 
 def usable_cores(root: Path = _HOST) -> int:
@@ -34,7 +39,18 @@ def free_memory(root: Path = _HOST) -> int:
     Args:
         root: where ``proc`` and ``sys`` are.
     """
-    return min([_available(root), *(left for folder in _groups(root, "memory") for left in _left(folder))])
+    available = _memory(root, "MemAvailable:", "SC_AVPHYS_PAGES")
+    return min([available, *(left for folder in _groups(root, "memory") for left in _left(folder))])
+
+
+def most_memory(root: Path = _HOST) -> int:
+    """Bytes of memory that this process and those of its group may take: the machine's, or less by a group's limit.
+
+    Args:
+        root: where ``proc`` and ``sys`` are.
+    """
+    limits = (_limit(folder, name) for folder in _groups(root, "memory") for name in _MEMORY_LIMITS)
+    return min([_memory(root, "MemTotal:", "SC_PHYS_PAGES"), *(limit for limit in limits if limit is not None)])
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
@@ -59,23 +75,27 @@ def _quotas(group: Path) -> Iterator[float]:
 
 def _left(group: Path) -> Iterator[int]:
     """Bytes that a group may still take, where it is limited; its page cache gives way, so it is not in use."""
-    for limit, used, prefix in (
-        ("memory.max", "memory.current", ""),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-    ):
-        allowed, taken = _text(group / limit).strip(), _text(group / used).strip()
-        if allowed and taken and allowed not in _WITHOUT_LIMIT:
+    for name, (used, prefix) in _MEMORY_LIMITS.items():
+        allowed, taken = _limit(group, name), _text(group / used).strip()
+        if allowed is not None and taken:
             words = _text(group / "memory.stat").split()
             stat = dict(zip(words[::2], words[1::2], strict=False))
             cache = sum(int(stat.get(f"{prefix}{kind}", 0)) for kind in _PAGE_CACHE)
-            yield max(0, int(allowed) - int(taken) + cache)
+            yield max(0, allowed - int(taken) + cache)
 
 
-def _available(root: Path) -> int:
+def _limit(group: Path, name: str) -> int | None:
+    """Bytes that a group may take by one of its files; None where it is not limited there."""
+    allowed = _text(group / name).strip()
+    return int(allowed) if allowed and allowed not in _WITHOUT_LIMIT else None
+
+
+def _memory(root: Path, field: str, pages: str) -> int:
+    """Bytes by a line of Linux's meminfo; by the system's count of pages where there is none."""
     words = _text(root / "proc/meminfo").split()
-    if "MemAvailable:" in words:
-        return int(words[words.index("MemAvailable:") + 1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if field in words:
+        return int(words[words.index(field) + 1]) * 1024
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _text(path: Path) -> str:

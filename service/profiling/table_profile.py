@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from service.domain.errors import MeasurementRefused
-from service.domain.measurements import NOISY, STANDS_FOR, ComputeMeasurement, table_part
+from service.domain.measurements import CHOSEN_BY, NOISY, STANDS_FOR, ComputeMeasurement, table_part
 from service.domain.plan import Problem, content_hash
 from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile, campaign_of
 from service.domain.tables import Table
@@ -113,4 +113,6 @@ def _environment(bench: ComputeBench) -> dict[str, str]:
         found["cuda"] = str(torch.version.cuda)
         if _DRIVER.is_file():
             found["driver"] = _DRIVER.read_text(encoding="utf-8").splitlines()[0]
-    return found | {"fingerprint": content_hash(found)[:12], "host": socket.gethostname()}
+    told = {"fingerprint": content_hash(found)[:12], "host": socket.gethostname()}
+    # Requests bring what models know least: what they err by on it is not the machine's pace.
+    return found | told | {CHOSEN_BY: "requests"}

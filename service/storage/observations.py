@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Engine, Select, and_, func, select, tuple_, update
+from sqlalchemy import Engine, Select, and_, func, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import Caller
 from service.domain.observations import Observation, ObservedPlan, StoredObservation
 from service.storage.engine import storage_errors
 from service.storage.given_answers import is_given, keep_given
+from service.storage.plan_owners import hold, there_for
 from service.storage.plans import not_noted, used_plan
 from service.storage.rows import GivenAnswerRow, LaunchRow, ObservationRow, PlanRow
 
@@ -22,38 +23,43 @@ class ObservationRepository:
         """Uses the engine's pool; opens no connection yet."""
         self._engine = engine
 
-    def add(self, plan_id: str, observations: Sequence[Observation]) -> tuple[list[StoredObservation], set[int]] | None:
-        """Stores observations of one launch durably; None where the plan is not stored.
+    def add(
+        self, plan_id: str, observations: Sequence[Observation], caller: Caller
+    ) -> tuple[list[StoredObservation], set[int]] | None:
+        """Stores observations of one launch of a caller durably; None where there is no such plan for the caller.
 
-        The first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given ones'
-        (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
+        The caller's first under a (plan, launch, rank, steps) stays. Returned are those that are stored under the given
+        ones' (plan, launch, rank, steps), in their order, and the ids of the new ones among them.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         launch_id, steps = observations[0].launch_id, [(each.rank, each.start, each.stop) for each in observations]
-        given = ObservationRow.plan_id == plan_id, ObservationRow.launch_id == launch_id
-        theirs = tuple_(ObservationRow.rank, ObservationRow.start_step, ObservationRow.stop_step).in_(steps)
+        row = ObservationRow
+        given = row.plan_id == plan_id, row.observer == caller.name, row.launch_id == launch_id
+        theirs = tuple_(row.rank, row.start_step, row.stop_step).in_(steps)
         with storage_errors(), Session(self._engine) as session, session.begin():
-            plan = used_plan(session, plan_id)
-            if plan is None:
+            plan, _ = used_plan(session, plan_id, there_for(caller))
+            if plan is None or not hold(session, plan_id):
                 return None
-            of = {"plan_id": plan_id, "digest": _digest(session, plan, launch_id)}
+            digest = _digest(session, plan, launch_id, caller)
+            of = {"plan_id": plan_id, "digest": digest, "observer": caller.name}
             # Sorted, so that no two that store the same wait for each other.
             values = [of | _values(observations[i]) for i in sorted(range(len(steps)), key=steps.__getitem__)]
-            statement = insert(ObservationRow).on_conflict_do_nothing().returning(ObservationRow.id)
+            statement = insert(row).on_conflict_do_nothing().returning(row.id)
             new = set(session.scalars(statement, values))
-            found = _stored(session, select(ObservationRow).where(*given, theirs))
+            found = _stored(session, select(row).where(*given, theirs))
             stored = {(o.rank, o.start, o.stop): each for each in found for o in [each.observation]}
             return [stored[key] for key in steps], new
 
-    def of_plan(self, plan_id: str, after: int, limit: int) -> list[StoredObservation]:
-        """A plan's observations with ids above ``after``, the first of them.
+    def of_plan(self, plan_id: str, caller: Caller, after: int, limit: int) -> list[StoredObservation]:
+        """A plan's observations that are there for a caller, with ids above ``after``, the first of them.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
-        query = select(ObservationRow).where(ObservationRow.plan_id == plan_id, ObservationRow.id > after)
+        theirs = true() if caller.sees_all else ObservationRow.observer == caller.name
+        query = select(ObservationRow).where(ObservationRow.plan_id == plan_id, theirs, ObservationRow.id > after)
         with storage_errors(), Session(self._engine) as session:
             return _stored(session, query.order_by(ObservationRow.id).limit(limit))
 
@@ -78,12 +84,12 @@ class ObservationRepository:
                 yield ObservedPlan(plan_id, hardware, plan.request, stored[0].answer, stored)
 
 
-def _digest(session: Session, plan: PlanRow, launch_id: str) -> str:
+def _digest(session: Session, plan: PlanRow, launch_id: str, caller: Caller) -> str:
     """Digest of the answer that ran: the launch's where it asked for one, else the plan as it is now.
 
     A launch that still runs counts as used.
     """
-    launch = and_(LaunchRow.key == ANONYMOUS, LaunchRow.launch_id == launch_id, LaunchRow.plan_id == plan.plan_id)
+    launch = and_(LaunchRow.key == caller.name, LaunchRow.launch_id == launch_id, LaunchRow.plan_id == plan.plan_id)
     used = update(LaunchRow).where(launch, not_noted(LaunchRow.last_used_at)).values(last_used_at=func.now())
     session.execute(used)
     digest = session.scalar(select(LaunchRow.digest).where(launch))

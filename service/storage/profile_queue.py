@@ -1,12 +1,10 @@
 """The one way in which a profile comes to wait: with a job of its own in the queue, made in the same transaction."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, text
 
 from service.domain.profiles import QUEUE_PREFIX
-from service.storage.engine import storage_errors
 
 TASK = "measure_profile"
 """Name of the queue's task; its one argument is ``profile``, the profile's id."""
@@ -26,10 +24,15 @@ _QUEUE = text(
     """
 )
 
-_BOUND_IDLENESS = text("SET LOCAL idle_in_transaction_session_timeout = '10s'")
-
 LIVE_WORKER = "SELECT id FROM procrastinate_workers WHERE last_heartbeat > now() - make_interval(secs => :alive_s)"
 """Ids of the queue's workers that sent a heartbeat within ``:alive_s`` seconds."""
+
+LEFT_JOBS = f"""
+    SELECT id FROM procrastinate_jobs
+    WHERE task_name = ANY(:tasks) AND status = 'doing' AND (worker_id IS NULL OR worker_id NOT IN ({LIVE_WORKER}))
+    FOR UPDATE SKIP LOCKED
+"""  # noqa: S608
+"""Ids of jobs of ``:tasks`` that were begun and whose worker is gone, locked."""
 
 CARRIED = f"""
     EXISTS (
@@ -45,17 +48,3 @@ def queue(connection: Connection, ids: Sequence[str], delay_s: float = 0.0) -> N
     """Makes a job for each of these profiles, to be begun after ``delay_s`` seconds; whoever had one has it no more."""
     if ids:
         connection.execute(_QUEUE, {"prefix": QUEUE_PREFIX, "task": TASK, "delay_s": delay_s, "ids": sorted(ids)})
-
-
-@contextmanager
-def short_transaction(engine: Engine) -> Iterator[Connection]:
-    """A transaction that the server ends if nothing comes from this process for ten seconds.
-
-    A process that is stopped in the middle of one, or whose machine is gone, must not keep locks that others need.
-
-    Raises:
-        StorageUnavailable: the database cannot be reached, or ended the transaction.
-    """
-    with storage_errors(), engine.begin() as connection:
-        connection.execute(_BOUND_IDLENESS)
-        yield connection

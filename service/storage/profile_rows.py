@@ -68,6 +68,17 @@ class ProfileRequestRow(Row):
     id: Mapped[str] = mapped_column(primary_key=True)
     requested_by: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_asked_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class PrunedProfilesRow(Row):
+    """What profiles of a hardware that were pruned had come to: counters must not fall."""
+
+    __tablename__ = "pruned_profiles"
+
+    hardware: Mapped[str] = mapped_column(primary_key=True)
+    measured: Mapped[int] = mapped_column(BigInteger)
+    failures: Mapped[int] = mapped_column(BigInteger)
 
 
 class RequestedProfileRow(Row):

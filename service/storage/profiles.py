@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, func, select, text
+from sqlalchemy import Connection, Engine, RowMapping, func, select, text, true
 from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.measurements import NOISY
+from service.domain.callers import Caller
+from service.domain.measurements import NOISY, combination_fingerprint
 from service.domain.plan import content_hash
 from service.domain.profiles import (
     NoWorker,
@@ -18,16 +19,33 @@ from service.domain.profiles import (
     TableProfile,
     WidthResult,
     campaign_of,
+    configured_profile,
 )
-from service.storage.engine import storage_errors
-from service.storage.profile_queue import LIVE_WORKER, queue, short_transaction
+from service.domain.tables import Optimizer
+from service.storage.engine import short_transaction, storage_errors
+from service.storage.profile_queue import LIVE_WORKER, queue
 from service.storage.profile_rows import ProfileRequestRow, ProfileRow, RequestedProfileRow
 from service.storage.rows import ComputeMeasurementRow, MeasuredTableRow
 
 # One caller's requests take turns, so that the quota holds; the lock ends with the transaction, or the connection.
 _TURN = text("SELECT pg_advisory_xact_lock(hashtextextended('profiles of ' || :caller, 0))")
 _MAY_BE_QUEUED = "(state = 'expired' OR state IN ('measured', 'parked') AND expires_at < now())"
-_KNOWN = text(f"SELECT id FROM profiles WHERE id = ANY(:ids) AND NOT {_MAY_BE_QUEUED}")  # noqa: S608
+# In the order of their ids, as whoever locks several does; kept from being pruned until the end, too.
+_KNOWN = text(
+    f"SELECT id, {_MAY_BE_QUEUED} AS may_be_queued FROM profiles WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE"  # noqa: S608
+)
+_MEASURED = text(
+    """
+    WITH last AS (
+        SELECT environment->>'bench' AS bench, environment->>'device' AS device FROM compute_measurements
+        WHERE hardware = :hardware AND environment->>'noisy' IS NULL ORDER BY measured_at DESC LIMIT 1
+    )
+    SELECT campaign, combination FROM compute_measurements, last
+    WHERE hardware = :hardware AND (campaign = ANY(:campaigns) OR combination = ANY(:combinations))
+        AND environment->>'noisy' IS NULL AND environment->>'bench' IS NOT DISTINCT FROM last.bench
+        AND environment->>'device' IS NOT DISTINCT FROM last.device
+    """
+)
 _QUEUED_TODAY = text(
     "SELECT count(*) FROM profiles WHERE requested_by = :caller AND queued_at >= date_trunc('day', now(), 'UTC')"
 )
@@ -36,12 +54,14 @@ _FRESH = """
     attempts = 0, error = NULL, started_at = NULL, finished_at = NULL, rows_measured = NULL, queued_at = now(),
     expires_at = now() + make_interval(secs => 86400 * :days)
 """
+_LOCKED = "id IN (SELECT id FROM profiles WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)"
 _ASKED_ANEW = text(
-    f"UPDATE profiles SET requested_by = :caller, {_FRESH} WHERE id = ANY(:ids) AND {_MAY_BE_QUEUED} RETURNING id"  # noqa: S608
+    f"UPDATE profiles SET requested_by = :caller, {_FRESH} WHERE {_LOCKED} AND {_MAY_BE_QUEUED} RETURNING id"  # noqa: S608
 )
 _AGAIN = text(
-    f"UPDATE profiles SET {_FRESH} WHERE id = ANY(:ids) AND state IN ('parked', 'expired') RETURNING id"  # noqa: S608
+    f"UPDATE profiles SET {_FRESH} WHERE {_LOCKED} AND state IN ('parked', 'expired') RETURNING id"  # noqa: S608
 )
+_DEVICES = text(f"SELECT DISTINCT device FROM workers WHERE hardware = :hardware AND id IN ({LIVE_WORKER})")  # noqa: S608
 _SERVED = text(f"SELECT DISTINCT hardware FROM workers WHERE id IN ({LIVE_WORKER}) ORDER BY hardware")  # noqa: S608
 
 
@@ -52,8 +72,20 @@ class ProfileRepository:
         """Uses the engine's pool; opens no connection yet."""
         self._engine = engine
 
+    def devices(self, hardware: str, terms: ProfileTerms) -> set[str]:
+        """What live workers measure a hardware on, as they name it; empty where none serves it.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        asked = {"hardware": hardware, "alive_s": terms.worker_alive_s}
+        with storage_errors(), self._engine.connect() as connection:
+            return set(connection.scalars(_DEVICES, asked))
+
     def queue_new(self, profiles: Iterable[TableProfile], caller: str, terms: ProfileTerms) -> int:
-        """Queues those that are not known yet, as far as the caller's quota goes; how many that were.
+        """Queues those that are neither known nor measured yet, up to half of the caller's quota; how many.
+
+        What the newest bench measured of the same table, alone, in whatever campaign, is not measured again.
 
         Raises:
             NoWorker: there are new ones, and no live worker serves their hardware.
@@ -82,14 +114,15 @@ class ProfileRepository:
             _store_request(connection, request_id, keys, caller)
             return _request(connection, request_id)
 
-    def get_request(self, request_id: str) -> ProfileRequest | None:
-        """The request with this id and where its profiles stand, or None.
+    def get_request(self, request_id: str, caller: Caller) -> ProfileRequest | None:
+        """The request with this id and where its profiles stand, or None where there is none for this caller.
 
         Raises:
             StorageUnavailable: the database cannot be reached.
         """
         with storage_errors(), self._engine.connect() as connection:
-            found = connection.scalar(select(ProfileRequestRow.id).where(ProfileRequestRow.id == request_id))
+            theirs = true() if caller.sees_all else ProfileRequestRow.requested_by == caller.name
+            found = connection.scalar(select(ProfileRequestRow.id).where(ProfileRequestRow.id == request_id, theirs))
             return _request(connection, request_id) if found else None
 
     def profiles(self, hardware: str | None = None, state: ProfileState | None = None) -> list[StoredProfile]:
@@ -137,13 +170,17 @@ def _queue_new(
 ) -> int:
     """How many were queued; ``whole`` refuses what is beyond the quota, or else that is left out."""
     connection.execute(_TURN, {"caller": caller})
-    known = set(connection.scalars(_KNOWN, {"ids": list(profiles)}))
+    known = {found.id for found in connection.execute(_KNOWN, {"ids": list(profiles)}) if not found.may_be_queued}
+    if not whole:
+        known |= _measured(connection, profiles)
     # In a fixed order, so that two callers who want the same wait for each other in turn.
     new = sorted(profiles.keys() - known)
     if not new:
         return 0
     _refuse_unserved(connection, {profiles[key].hardware for key in new}, terms)
-    left = terms.quota_per_day - (connection.scalar(_QUEUED_TODAY, {"caller": caller}) or 0)
+    # Plans leave half of it to those who ask for profiles by name.
+    quota = terms.quota_per_day if whole else terms.quota_per_day // 2
+    left = quota - (connection.scalar(_QUEUED_TODAY, {"caller": caller}) or 0)
     if whole and left < len(new):
         raise _over_quota(connection, len(new), max(0, left), terms)
     chosen = new[: max(0, left)]
@@ -154,6 +191,25 @@ def _queue_new(
     queued = list(connection.scalars(_ASKED_ANEW, asked))
     queue(connection, queued)
     return len(queued)
+
+
+def _measured(connection: Connection, profiles: dict[str, TableProfile]) -> set[str]:
+    """Keys of those that the bench and device which measured their hardware last have measured, not noisily."""
+    found: set[str] = set()
+    for hardware in {profile.hardware for profile in profiles.values()}:
+        names = {key: {campaign_of(key), _alone(one)} for key, one in profiles.items() if one.hardware == hardware}
+        asked = {
+            "hardware": hardware,
+            "campaigns": [campaign_of(key) for key in names],
+            "combinations": [_alone(profiles[key]) for key in names],
+        }
+        seen = {name for row in connection.execute(_MEASURED, asked) for name in row}
+        found |= {key for key, own in names.items() if own & seen}
+    return found
+
+
+def _alone(profile: TableProfile) -> str:
+    return combination_fingerprint((profile.table,), profile.batch_size, profile.optimizer)
 
 
 def _refuse_unserved(connection: Connection, wanted: set[str], terms: ProfileTerms) -> None:
@@ -192,7 +248,8 @@ def _values(key: str, profile: TableProfile, caller: str) -> dict[str, Any]:
 
 def _store_request(connection: Connection, request_id: str, keys: Sequence[tuple[str, str]], caller: str) -> None:
     values = {"id": request_id, "requested_by": caller}
-    connection.execute(insert(ProfileRequestRow).values(values).on_conflict_do_nothing(index_elements=["id"]))
+    asked = insert(ProfileRequestRow).values(values)
+    connection.execute(asked.on_conflict_do_update(index_elements=["id"], set_={"last_asked_at": func.now()}))
     members = [
         {"request_id": request_id, "position": position, "name": name, "profile_id": key}
         for position, (name, key) in enumerate(keys)
@@ -240,7 +297,9 @@ def _results(connection: Connection, keys: Sequence[str]) -> dict[str, tuple[Wid
 def _stored(row: RowMapping, results: tuple[WidthResult, ...]) -> StoredProfile:
     return StoredProfile(
         key=row["id"],
-        hardware=row["hardware"],
+        profile=configured_profile(
+            row["hardware"], row["configuration"], row["batch_size"], Optimizer(row["optimizer"])
+        ),
         state=ProfileState(row["state"]),
         attempts=row["attempts"],
         error=row["error"],

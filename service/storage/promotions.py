@@ -1,13 +1,15 @@
 """The repository of promotions: which version of a model serves."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, func, insert, select, text
 
+from service.domain.access import AdminCall
 from service.domain.versions import ModelName, Promotion, Standing, Version
-from service.storage.engine import storage_errors
+from service.storage.audit import DONE, UNCHANGED, AuditTrail
+from service.storage.engine import short_transaction, storage_errors
 from service.storage.rows import PromotionRow
 
 CHANNEL = "shardwright_promotions"
@@ -20,9 +22,15 @@ _DEPTH = 8
 class PromotionRepository:
     """Keeps promotions in Postgres; the ``PromotionStore`` of the domain."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Uses the engine's pool; opens no connection yet."""
+    def __init__(self, engine: Engine, trail: AuditTrail | None = None) -> None:
+        """Uses the engine's pool; opens no connection yet.
+
+        Args:
+            engine: on the database.
+            trail: puts calls on record.
+        """
         self._engine = engine
+        self._trail = trail or AuditTrail(engine)
 
     def standing(self) -> Standing:
         """The promotions that stand.
@@ -49,24 +57,42 @@ class PromotionRepository:
             return [_promotion(row) for row in connection.execute(query)]
 
     @contextmanager
-    def changing(self) -> Iterator["PromotionTransaction"]:
+    def changing(
+        self, call: AdminCall | None = None, prepare: Callable[[], None] = lambda: None
+    ) -> Iterator["PromotionTransaction"]:
         """One change at a time, durable at its end or, where an error ends it, not made at all.
 
+        The server ends it where nothing is asked of it for ten seconds: a frozen process must not keep others out.
+
+        Args:
+            call: that makes the change, to be put on record with it.
+            prepare: what takes its time and may refuse, done before others are kept out; on record where it fails.
+
         Raises:
-            StorageUnavailable: the database cannot be reached, or another change takes too long.
+            StorageUnavailable: the database cannot be reached, another change takes too long, or this one did.
         """
-        with storage_errors(), self._engine.begin() as connection:
-            # Keeps out others that change, and nobody who reads.
-            connection.execute(text(f"LOCK TABLE {PromotionRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
-            yield PromotionTransaction(connection)
+        if call is None:
+            prepare()
+            with short_transaction(self._engine) as connection:
+                yield _alone(connection)
+            return
+        with self._trail.recorded(call, prepare) as change:
+            changes = _alone(change.connection)
+            yield changes
+            change.outcome = DONE if changes.made else UNCHANGED
 
 
 class PromotionTransaction:
-    """Promotions while nobody else changes them; the ``PromotionChange`` of the domain."""
+    """Promotions while nobody else changes them; the ``PromotionChange`` of the domain.
+
+    Attributes:
+        made: whether anything was changed.
+    """
 
     def __init__(self, connection: Connection) -> None:
         """Works on a connection that has the lock, in its transaction."""
         self._connection = connection
+        self.made = False
 
     def standing(self) -> Standing:
         """The promotions that stand."""
@@ -93,7 +119,14 @@ class PromotionTransaction:
         made = insert(PromotionRow).values(values).returning(*PromotionRow.__table__.columns)
         row = self._connection.execute(made).one()
         self._connection.execute(select(func.pg_notify(CHANNEL, "")))
+        self.made = True
         return _promotion(row)
+
+
+def _alone(connection: Connection) -> PromotionTransaction:
+    """Keeps out others that change, and nobody who reads."""
+    connection.execute(text(f"LOCK TABLE {PromotionRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
+    return PromotionTransaction(connection)
 
 
 def standing_promotions(connection: Connection) -> Standing:

@@ -21,6 +21,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from service.domain.callers import ANONYMOUS
+
 Environment = dict[str, str]
 Json = dict[str, Any]
 
@@ -59,6 +61,7 @@ class Row(DeclarativeBase):
         Environment: JSONB(),
         list[float]: ARRAY(Double()),
         list[int]: ARRAY(Integer()),
+        list[str]: ARRAY(Text()),
     }
 
 
@@ -66,6 +69,7 @@ class PlanRow(Row):
     """A plan with the request that it answers."""
 
     __tablename__ = "plans"
+    __table_args__ = (Index("ix_plans_created_at_plan_id", "created_at", "plan_id"),)
 
     plan_id: Mapped[str] = mapped_column(primary_key=True)
     hardware: Mapped[str]
@@ -244,11 +248,16 @@ class LaunchRow(Row):
 
 
 class ObservationRow(Row):
-    """Mean times of some steps of a rank; ``launch_id`` is empty where the launcher named none."""
+    """Mean times of some steps of a rank; ``launch_id`` is empty where the launcher named none.
+
+    ``observer`` is the name of the caller who posted it; that of replicas of older releases is ``anonymous``.
+    """
 
     __tablename__ = "observations"
     __table_args__ = (
-        UniqueConstraint("plan_id", "launch_id", "rank", "start_step", "stop_step"),
+        UniqueConstraint(
+            "plan_id", "observer", "launch_id", "rank", "start_step", "stop_step", name="uq_observations_once"
+        ),
         _given_answer(),
         CheckConstraint("rank >= 0", name="rank_not_negative"),
         CheckConstraint("0 <= start_step AND start_step < stop_step", name="steps_ascend"),
@@ -262,6 +271,7 @@ class ObservationRow(Row):
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     plan_id: Mapped[str]
     digest: Mapped[str]
+    observer: Mapped[str] = mapped_column(server_default=ANONYMOUS)
     launch_id: Mapped[str]
     rank: Mapped[int]
     start_step: Mapped[int] = mapped_column(BigInteger)

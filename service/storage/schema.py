@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from service.storage.profile_rows import ProfileRow
+from service.storage import access_rows, idempotency_rows, profile_rows  # noqa: F401
+from service.storage.rows import Row
 
-# Its module knows all others that declare tables.
-METADATA = ProfileRow.metadata
+# Of all modules of rows: each adds its tables.
+METADATA = Row.metadata
 
 QUEUE_TABLES = "procrastinate_"
 """Beginning of the names of the job queue's tables, which are not declared here: its own schema makes them."""

@@ -37,6 +37,7 @@ _NOTE_ENDED = text(
 _FORGET = text("DELETE FROM workers WHERE ended_at < now() - make_interval(days => :days)")
 
 _STATES = text("SELECT hardware, state, count(*), sum(rounds), sum(failures) FROM profiles GROUP BY hardware, state")
+_PRUNED = text("SELECT hardware, measured, failures FROM pruned_profiles")
 _WAITING = text(
     """
     SELECT hardware, extract(epoch FROM now() - min(queued_at)) FROM profiles
@@ -45,6 +46,12 @@ _WAITING = text(
 )
 _STALLED = text(
     f"SELECT hardware, count(*) FROM profiles WHERE state IN ('queued', 'running') AND NOT {CARRIED} GROUP BY hardware"  # noqa: S608
+)
+_HEARTBEAT = text(
+    """
+    SELECT hardware, extract(epoch FROM now() - max(last_heartbeat))
+    FROM workers JOIN procrastinate_workers USING (id) GROUP BY hardware
+    """
 )
 _LIVE = text(
     f"SELECT hardware, count(*) FILTER (WHERE id IN ({LIVE_WORKER})) FROM workers GROUP BY hardware"  # noqa: S608
@@ -57,11 +64,12 @@ class QueueState:
 
     Attributes:
         profiles: profiles in each state.
-        measured: times that a profile was measured.
-        failures: tries that failed.
+        measured: times that a profile was measured, those that were pruned counted.
+        failures: tries that failed, likewise.
         oldest_s: seconds since the oldest profile that waits or is measured was asked for.
         stalled: profiles whose job is gone or with a worker without heartbeats.
         live_workers: workers with a heartbeat; 0 where there was one within days.
+        heartbeat_s: seconds since the last heartbeat of any worker that has not been noted as gone.
     """
 
     profiles: Mapping[tuple[str, str], int]
@@ -70,6 +78,7 @@ class QueueState:
     oldest_s: Mapping[str, float]
     stalled: Mapping[str, int]
     live_workers: Mapping[str, int]
+    heartbeat_s: Mapping[str, float]
 
 
 class WorkerRepository:
@@ -137,12 +146,14 @@ class WorkerRepository:
         with storage_errors(), self._engine.connect() as connection:
             connection.execute(text("SET LOCAL statement_timeout = '2s'"))
             states = connection.execute(_STATES).all()
+            pruned = connection.execute(_PRUNED).all()
             live = {hardware: int(count) for hardware, count in connection.execute(_LIVE, self._alive)}
+            heartbeat = {hardware: float(age) for hardware, age in connection.execute(_HEARTBEAT)}
             waiting = {hardware: float(age) for hardware, age in connection.execute(_WAITING)}
             stalled = {hardware: int(count) for hardware, count in connection.execute(_STALLED, self._alive)}
-        known = {hardware for hardware, *_ in states} | set(live)
+        known = {hardware for hardware, *_ in [*states, *pruned]} | set(live)
         measured, failures = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
-        for hardware, _, _, rounds, failed in states:
+        for hardware, rounds, failed in [*((row[0], *row[3:]) for row in states), *pruned]:
             measured[hardware] += int(rounds)
             failures[hardware] += int(failed)
         return QueueState(
@@ -152,4 +163,5 @@ class WorkerRepository:
             oldest_s={hardware: waiting.get(hardware, 0.0) for hardware in known},
             stalled={hardware: stalled.get(hardware, 0) for hardware in known},
             live_workers={hardware: live.get(hardware, 0) for hardware in known},
+            heartbeat_s=heartbeat,
         )

@@ -1,1 +1,1 @@
-"""Metrics and structured logs."""
+"""Metrics, structured logs and traces."""

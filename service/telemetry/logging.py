@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from service.telemetry.tracing import current_trace_id
+
 _MAX_ID = 128
 
 _request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -42,6 +44,9 @@ class JsonFormatter(logging.Formatter):
         }
         if current_request_id():
             line["request_id"] = current_request_id()
+        trace_id = current_trace_id()
+        if trace_id:
+            line["trace_id"] = trace_id
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -1,9 +1,18 @@
 """Prometheus metrics. Every label comes from a closed set, so that no request can add series without bound."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.registry import Collector
 
 from service.domain.plan import Algorithm
@@ -13,6 +22,9 @@ _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 _NOVELTY_BUCKETS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 _RATIO_BUCKETS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+# They would double the number of series, and tell what the process's start tells.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,6 +48,12 @@ class Metrics:
             "From a request's arrival to the end of its response.",
             ["method", "route"],
             buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self._problems = Counter(
+            "shardwright_problems",
+            "Problem details answered, by kind; planner_busy is what was shed.",
+            ["kind"],
             registry=registry,
         )
         self._plans = Counter(
@@ -114,6 +132,20 @@ class Metrics:
             ["hardware", "kind"],
             registry=registry,
         )
+        self._calls_refused = Counter(
+            "shardwright_calls_refused",
+            "Calls that were not let in: without a key (missing), with one that is malformed, unknown, revoked or "
+            "expired, or that lacks the scope or was used too often (rate), or through a proxy or a page where keys "
+            "are not required.",
+            ["reason"],
+            registry=registry,
+        )
+        self.embedded_restarts = Counter(
+            "shardwright_embedded_database_restarts",
+            "Times that the embedded database was gone and was started again.",
+            registry=registry,
+        )
+        ProcessCollector(registry=registry)
         Info("shardwright_build", "The running service.", registry=registry).info({"version": version})
 
     def request_done(self, method: str, route: str | None, status: int, seconds: float) -> None:
@@ -128,6 +160,15 @@ class Metrics:
         method, route = method if method in _METHODS else "other", route or "unmatched"
         self._requests.labels(method, route, str(status)).inc()
         self._latency.labels(method, route).observe(seconds)
+
+    def problems_known(self, kinds: Iterable[str]) -> None:
+        """Shows each kind of problem from the beginning, so that the first one is seen as an increase."""
+        for kind in kinds:
+            self._problems.labels(kind)
+
+    def problem_answered(self, kind: str) -> None:
+        """Counts a problem; kinds are those of errors, so a closed set."""
+        self._problems.labels(kind).inc()
 
     def plan_made(self, algorithm: Algorithm, outcome: str, seconds: float) -> None:
         """Counts a plan that was made now, and the time that it took."""
@@ -177,6 +218,15 @@ class Metrics:
     def promotion_refused(self, hardware: str, kind: str) -> None:
         """Counts a failure to load a promoted version."""
         self._refused.labels(hardware, kind).inc()
+
+    def refusals(self, reasons: Iterable[str]) -> None:
+        """Shows reasons why calls are not let in, of which no other may be counted, as none yet."""
+        for reason in reasons:
+            self._calls_refused.labels(reason)
+
+    def refused(self, reason: str) -> None:
+        """Counts a call that was not let in."""
+        self._calls_refused.labels(reason).inc()
 
     def plan_observed(self, hardware: str, costs: Mapping[str, tuple[float | None, bool | None]]) -> None:
         """Counts a new observation of a rank.

@@ -15,8 +15,20 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _HEADER = b"x-request-id"
+_PROBLEM = "problem"
+_CALLER, _KEY = "caller", "key"
 
 _log = logging.getLogger("service.access")
+
+
+def note_problem(scope: Scope, kind: str) -> None:
+    """Has the request of a scope logged and counted as answered with a problem of a kind, one of a closed set."""
+    scope[_PROBLEM] = kind
+
+
+def note_caller(scope: Scope, name: str, key_id: str | None) -> None:
+    """Has the request of a scope logged with who makes it, and the id, which is no secret, of the key that was sent."""
+    scope[_CALLER], scope[_KEY] = name, key_id
 
 
 class RequestTelemetry:
@@ -50,6 +62,9 @@ class RequestTelemetry:
     def _done(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None)
         self._metrics.request_done(scope["method"], route, status, seconds)
+        problem = scope.get(_PROBLEM)
+        if problem:
+            self._metrics.problem_answered(problem)
         fields = {
             "method": scope["method"],
             "path": scope["path"],
@@ -57,6 +72,9 @@ class RequestTelemetry:
             "status": status,
             "duration_ms": round(seconds * 1000, 3),
             "client": (scope.get("client") or [None])[0],
+            "caller": scope.get(_CALLER),
+            "key": scope.get(_KEY),
+            "problem": problem,
         }
         _log.info("request", extra={"fields": fields})
 

@@ -32,6 +32,9 @@ class QueueFigures(Protocol):
     @property
     def live_workers(self) -> Mapping[str, int]: ...  # noqa: D102
 
+    @property
+    def heartbeat_s(self) -> Mapping[str, float]: ...  # noqa: D102
+
 
 class QueueCollector(Collector):
     """Asks for the queue's figures whenever metrics are read; without them it says only that.
@@ -83,6 +86,11 @@ def _families(found: QueueFigures) -> Iterable[Metric]:
             "shardwright_workers_live",
             "Workers with a heartbeat; 0 where there was one within a week.",
             found.live_workers,
+        ),
+        (
+            "shardwright_worker_heartbeat_age_seconds",
+            "Since the last heartbeat of any worker; without one while all have ended.",
+            found.heartbeat_s,
         ),
         (
             "shardwright_profile_oldest_seconds",

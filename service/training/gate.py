@@ -19,7 +19,8 @@ MARGIN = 0.01
 """By how much the error, or a policy's cost, must be lower, relative to the serving version's."""
 
 TOLERANCE = 0.02
-"""By how much the error on earlier rows, or a policy's cost in one family, may be higher, relative to the other's."""
+"""By how much the error on earlier rows, or a policy's cost in one family, may be higher, relative to the other's; the
+error also by what chance makes of it among so many rows, up to as much again."""
 
 TAU_TOLERANCE = 0.01
 """By how much Kendall's tau on earlier rows may be lower."""
@@ -132,15 +133,22 @@ def judge_policies(new: Mapping[str, float], serving: Mapping[str, float], margi
 
 @dataclass(frozen=True, slots=True)
 class _Qualities:
-    """Quality of two versions on the same rows, by what is judged."""
+    """Quality of two versions on the same rows, by what is judged.
+
+    Attributes:
+        new: of the one.
+        serving: of the other.
+        chance: standard error of the difference of their errors, the rows taken for independent draws.
+    """
 
     new: Mapping[str, Quality]
     serving: Mapping[str, Quality]
+    chance: float
 
     @classmethod
     def of(cls, both: Both, costs: Sequence[str]) -> "_Qualities":
         new, serving = ({name: judged[name].overall() for name in costs} for judged in (both.new, both.serving))
-        return cls(new, serving)
+        return cls(new, serving, sum(_chance(both.new[name], both.serving[name]) for name in costs) / len(costs))
 
     @property
     def rows(self) -> int:
@@ -193,11 +201,13 @@ def _worse_on_earlier(before: _Qualities | None, earlier: Earlier) -> list[str]:
             f"the machine is said to take {earlier.pace:.2f} times as long as when the serving version was trained, "
             f"which is not within a factor of {PACE}"
         )
-    if not before.new_error <= before.serving_error * (1 + TOLERANCE):
+    tolerated = TOLERANCE * before.serving_error
+    tolerated += min(before.chance, tolerated)
+    if not before.new_error <= before.serving_error + tolerated:
         faults.append(
             f"its error on the {rows} held-out rows that were there when the serving version was trained is "
             f"{before.new_error:.2%}, the serving version's {before.serving_error:.2%}: higher by more than "
-            f"{TOLERANCE:.1%}"
+            f"the {tolerated:.2%} that are let pass"
         )
     for name, new in before.new.items():
         faults += _ranks_worse(name, new, before.serving[name])
@@ -230,6 +240,12 @@ def _covers_wrongly(name: str, new: Quality, serving: Quality) -> list[str]:
 def _error(qualities: Mapping[str, Quality]) -> float:
     errors = [quality.mape for quality in qualities.values() if quality.mape is not None]
     return sum(errors) / len(errors) if errors else float("nan")
+
+
+def _chance(new: Judged, serving: Judged) -> float:
+    """Standard error of the mean difference between two versions' absolute percentage errors on the same rows."""
+    of_new, of_serving = (abs(judged.predicted / judged.measured - 1.0) for judged in (new, serving))
+    return float((of_new - of_serving).std() / len(of_new) ** 0.5) if len(of_new) else 0.0
 
 
 def _finite(told: Mapping[str, float | None]) -> dict[str, float | None]:

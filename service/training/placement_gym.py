@@ -44,19 +44,17 @@ class PlacementEnv(gymnasium.Env[Any, np.int64]):
 
     >>> from service.cost_models.analytic import AnalyticCommunication, AnalyticCompute
     >>> from service.cost_models.data_sheets import DATA_SHEETS
-    >>> from service.domain.deadline import Deadline
     >>> from service.domain.plan import Problem
     >>> from service.domain.ports import CostModels
     >>> from service.domain.tables import Optimizer, Table
     >>> from service.domain.topology import Topology
-    >>> from service.search.precut import precut
+    >>> from service.search.precut import posed
     >>> from service.search.rewards import Reward, minus_plan_cost
-    >>> from service.search.workspace import Workspace
     >>> tables = tuple(Table(f"table_{i}", 100_000, 64, 1.0 + i) for i in range(8))
     >>> problem = Problem(tables, Topology("a100-80", (1 << 30,) * 4), 65_536, Optimizer.SGD)
     >>> sheet = DATA_SHEETS["a100-80"]
     >>> models = CostModels(AnalyticCompute("compute", sheet), AnalyticCommunication("communication", sheet))
-    >>> task = Task.of(Workspace.of(problem, precut(problem, Deadline()), models))
+    >>> task = Task.of(posed(problem, models))
     >>> env = PlacementEnv([task], Reward(minus_plan_cost, dead_end=-1000.0))
     >>> _, info = env.reset(seed=0)
     >>> ended = False

@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.access import Action, AdminCall
 from service.domain.errors import NothingToRollBackTo, ShardwrightError, UnknownModelVersion
 from service.domain.version_ports import ModelCatalog, PromotionStore, PrunableCatalog
 from service.domain.versions import ANALYTIC, ModelName, Promotion, Standing, Version
@@ -72,10 +73,15 @@ def promote(
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
-    # The version must not be pruned between the look at it and the decision: both are one change.
-    with promotions.changing() as change:
+
+    def prepare() -> None:
+        # Loading may take long, so nobody waits for it.
         _refuse_unknown(catalog, version)
         catalog.check(version)
+
+    with promotions.changing(AdminCall(by, Action.PROMOTE, str(version)), prepare) as change:
+        # It may have been pruned meanwhile, and cannot be any more.
+        _refuse_unknown(catalog, version)
         standing = change.standing().get(version.of)
         if standing and standing[0].number == version.promoted_as:
             return standing[0]
@@ -91,22 +97,36 @@ def rollback(catalog: ModelCatalog, promotions: PromotionStore, model: ModelName
         DamagedArtifact: it cannot be loaded.
         StorageUnavailable: the database cannot be reached; nothing changed.
     """
-    with promotions.changing() as change:
-        _refuse_unknown_model(catalog, model)
-        standing = change.standing().get(model, ())
-        if len(standing) < 2:
-            raise NothingToRollBackTo(
-                f"no version of {'/'.join(model)} served before the one that serves: promote another by its number"
-            )
-        serving, before = standing[:2]
-        version = numbered(catalog, model, before.number)
-        if version is None:
-            raise UnknownModelVersion(
-                f"there is no analytic version of {'/'.join(model)} any more: promote another one"
-            )
-        _refuse_unknown(catalog, version)
+    # Before the record, which has what there is alone: a name from outside may be what no database can hold.
+    _refuse_unknown_model(catalog, model)
+    checked: list[Version] = []
+
+    def prepare() -> None:
+        version, _ = _served_before(catalog, promotions.standing(), model)
         catalog.check(version)
+        checked.append(version)
+
+    with promotions.changing(AdminCall(by, Action.ROLL_BACK, "/".join(model)), prepare) as change:
+        version, serving = _served_before(catalog, change.standing(), model)
+        if version not in checked:
+            # Another change came between.
+            catalog.check(version)
         return change.add(version, by, reason, undoes=serving.id)
+
+
+def _served_before(catalog: ModelCatalog, standing: Standing, model: ModelName) -> tuple[Version, Promotion]:
+    """The version that a rollback brings back, and the promotion that it undoes."""
+    promotions = standing.get(model, ())
+    if len(promotions) < 2:
+        raise NothingToRollBackTo(
+            f"no version of {'/'.join(model)} served before the one that serves: promote another by its number"
+        )
+    serving, before = promotions[:2]
+    version = numbered(catalog, model, before.number)
+    if version is None:
+        raise UnknownModelVersion(f"there is no analytic version of {'/'.join(model)} any more: promote another one")
+    _refuse_unknown(catalog, version)
+    return version, serving
 
 
 def write_down(
@@ -130,7 +150,9 @@ def write_down(
     if undecided(promotions.standing()):
         with promotions.changing() as change:
             for version in undecided(change.standing()):
-                change.add(version, by, "the newest version when a service started, of which no promoted one was there")
+                change.add(
+                    version, by, "it served without a decision: the newest version, where no promoted one is there"
+                )
 
 
 def serving_version(catalog: ModelCatalog, standing: Standing, model: ModelName) -> Version | None:
@@ -208,6 +230,8 @@ def prune(
                 reason = needed.get(number) or ("named by a stored plan" if name in named_by_plans else None)
                 found.append(Old(name, reason))
                 if reason is None and not dry_run:
+                    # Also asks whether nobody can promote still: a transaction that was idle for long is ended.
+                    change.standing()
                     catalog.delete(*model, number)
         return found
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from service.domain.errors import ShardwrightError, UnknownHardware
-from service.domain.trainings import Ended, Outcome
+from service.domain.trainings import MODELS, Ended, Outcome
 from service.domain.versions import Version
 from service.usecases.model_versions import promote, serving_version, write_down
-from service.usecases.retraining_works import MODELS, Retraining, Work, work
+from service.usecases.retraining_works import Retraining, Work, work
 
 _BY = "retraining"
 
@@ -41,6 +41,7 @@ def retrain(
     found = []
     with job.trainings.alone(job.hardware) as make_sure:
         for model in (name for name in MODELS if name in models):
+            _log.info("retraining", extra={"fields": {"hardware": job.hardware, "model": model}})
             outcome = _retrained(job, model, make_sure)
             job.trainings.add(outcome)
             fields = {"hardware": outcome.hardware, "model": model, "outcome": outcome.ended.value}

@@ -11,7 +11,7 @@ from service.cost_models.arrays import Arrays
 from service.domain.errors import UnknownHardware
 from service.domain.launch_ports import ObservationStore
 from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Kind, Split, comparable
-from service.domain.plan import Algorithm, content_hash
+from service.domain.plan import content_hash
 from service.domain.ports import CostModels, MeasurementStore, TrainingStore
 from service.domain.tables import Table
 from service.domain.version_ports import PromotionStore, TrainableModels
@@ -31,9 +31,6 @@ from service.training.sittings import Sitting, without_factors
 from service.usecases.model_versions import serving_version
 from service.usecases.train_models import fit_communication, fit_compute
 from service.usecases.train_policies import PolicyKind, PolicyTasks, fit_policy, policy_facts
-
-MODELS = (COMPUTE, COMMUNICATION, Algorithm.DREAMSHARD.value, Algorithm.AUTOSHARD.value)
-"""What is retrained, in this order: policies under the cost models that serve then."""
 
 _REWARD = "predicted"
 _COMPUTE_COSTS, _EXCHANGE_COSTS = ("total",), ("forward_transfer", "backward")

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import URL
 
 from service.wiring import running_app
+from tests.api.keyed import Keyed, keyed
 from tests.api.processes import setting_names
 from tests.api.support import FACTORY, listening, settings
 from tests.conftest import Databases
@@ -27,4 +28,13 @@ def client(databases: Databases, migrated_template: URL) -> Iterator[httpx.Clien
     configured = settings(url.render_as_string(hide_password=False), max_tables=100, max_body_bytes=100_000)
     with running_app(configured, FACTORY) as app, listening(app) as served:
         yield served
+    databases.drop(url)
+
+
+@pytest.fixture(scope="session")
+def keyed_service(databases: Databases, migrated_template: URL) -> Iterator[Keyed]:
+    """A service that requires keys, shared by the whole run."""
+    url = databases.create(migrated_template)
+    with keyed(url.render_as_string(hide_password=False)) as service:
+        yield service
     databases.drop(url)

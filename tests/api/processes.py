@@ -9,8 +9,9 @@ from pathlib import Path
 
 
 def clean_environment(**settings: str) -> dict[str, str]:
-    """This process's environment with just these settings of the service."""
-    return {name: value for name, value in os.environ.items() if not _is_setting(name)} | settings
+    """This process's environment with just these settings of the service; its nights come only where they are set."""
+    inherited = {name: value for name, value in os.environ.items() if not _is_setting(name)}
+    return inherited | {"SHARDWRIGHT_NIGHTLY_CRON": ""} | settings
 
 
 def setting_names() -> list[str]:

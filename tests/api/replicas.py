@@ -22,15 +22,15 @@ _PATIENCE_S = 60
 class Replica:
     """A service of its own process with two planning processes, on a database and a model store that others share."""
 
-    def __init__(self, database_url: str, models: Path, log: Path, **settings: str) -> None:
+    def __init__(self, database_url: str, models: Path, log: Path, port: int = 0, **settings: str) -> None:
         self._log = log.open("w")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "service", "serve"],
             cwd=_ROOT,
             env=clean_environment(
                 DATABASE_URL=database_url,
-                # A port that the system gives it: one that was free a moment ago may be another's by now.
-                PORT="0",
+                # By itself one that the system gives it: what was free a moment ago may be another's by now.
+                PORT=str(port),
                 SHARDWRIGHT_MODEL_STORE=str(models),
                 SHARDWRIGHT_PLANNER_PROCESSES="2",
                 SHARDWRIGHT_DEFAULT_TIME_LIMIT_MS="30000",

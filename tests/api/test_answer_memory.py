@@ -5,6 +5,7 @@ from pathlib import Path
 
 from service.api.answer_memory import AnswerMemory, Given
 from service.api.model_versions import Chosen
+from service.domain.callers import WITHOUT_KEY, Caller, Scope
 from service.usecases.make_plan import PlanStatus
 from tests.api.fake_store import FakeStore
 from tests.api.here import Clock, HerePlanner, planning_with
@@ -19,44 +20,52 @@ ESTIMATE = {**{key: value for key, value in request().items() if key != "algorit
 def test_a_stored_plan_is_given_again_for_a_second() -> None:
     clock = Clock()
     planning = planning_with(OneStore(), HerePlanner(), clock)
-    assert planning.plan_given_before(BODY) is None
-    made = planning.plan(BODY, clock.now)
-    assert json.loads(planning.plan_given_before(BODY) or "") == made
-    assert planning.plan_given_before(BODY + b" ") is None
+    assert planning.plan_given_before(BODY, WITHOUT_KEY) is None
+    made = planning.plan(BODY, clock.now, WITHOUT_KEY)
+    assert json.loads(planning.plan_given_before(BODY, WITHOUT_KEY) or "") == made
+    assert planning.plan_given_before(BODY + b" ", WITHOUT_KEY) is None
     clock.now += 1.0
-    assert planning.plan_given_before(BODY) is None
+    assert planning.plan_given_before(BODY, WITHOUT_KEY) is None
     # A look at the database, and it is known again.
-    planning.plan(BODY, clock.now)
-    assert planning.plan_given_before(BODY) is not None
+    planning.plan(BODY, clock.now, WITHOUT_KEY)
+    assert planning.plan_given_before(BODY, WITHOUT_KEY) is not None
+
+
+def test_another_caller_gets_nothing_and_what_was_deleted_is_forgotten() -> None:
+    planning = planning_with(OneStore(), HerePlanner())
+    made = planning.plan(BODY, 1000.0, WITHOUT_KEY)
+    assert planning.plan_given_before(BODY, Caller("another", frozenset({Scope.PLAN}), "k")) is None
+    planning.delete(made["plan_id"], WITHOUT_KEY)
+    assert planning.plan_given_before(BODY, WITHOUT_KEY) is None
 
 
 def test_a_plan_by_pinned_versions_is_not_remembered() -> None:
     planning = planning_with(OneStore(), HerePlanner())
     body = json.dumps(request(models={"compute": "fake/compute/1"})).encode()
-    planning.plan(body, 1000.0)
-    assert planning.plan_given_before(body) is None
+    planning.plan(body, 1000.0, WITHOUT_KEY)
+    assert planning.plan_given_before(body, WITHOUT_KEY) is None
 
 
 def test_a_plan_that_was_cut_short_is_not_remembered() -> None:
     planner = HerePlanner()
     planner.status = PlanStatus.CUT_SHORT
     planning = planning_with(OneStore(), planner)
-    planning.plan(BODY, 1000.0)
-    assert planning.plan_given_before(BODY) is None
+    planning.plan(BODY, 1000.0, WITHOUT_KEY)
+    assert planning.plan_given_before(BODY, WITHOUT_KEY) is None
 
 
 def test_an_estimate_is_priced_once(tmp_path: Path) -> None:
     clock, planner = Clock(), HerePlanner()
     planning = planning_with(OneStore(), planner, clock, source=FakeStore(str(tmp_path)))
     body = json.dumps(ESTIMATE).encode()
-    assert planning.estimate_given_before(body) is None
-    answer = planning.estimate(body)
-    assert json.loads(planning.estimate_given_before(body) or "") == answer.model_dump(mode="json")
+    assert planning.estimate_given_before(body, WITHOUT_KEY) is None
+    answer = planning.estimate(body, WITHOUT_KEY)
+    assert json.loads(planning.estimate_given_before(body, WITHOUT_KEY) or "") == answer.model_dump(mode="json")
     pinned = json.dumps(ESTIMATE | {"models": {"compute": "fake/compute/1"}}).encode()
-    planning.estimate(pinned)
-    assert planning.estimate_given_before(pinned) is None
+    planning.estimate(pinned, WITHOUT_KEY)
+    assert planning.estimate_given_before(pinned, WITHOUT_KEY) is None
     clock.now += 61.0
-    assert planning.estimate_given_before(body) is None
+    assert planning.estimate_given_before(body, WITHOUT_KEY) is None
 
 
 def test_few_answers_to_bodies_of_no_great_size_are_kept_for_each_caller() -> None:

@@ -21,8 +21,8 @@ from service.domain.plan import Shard
 from service.domain.ports import CostModels
 from service.domain.versions import Version
 from service.registry.store import ModelStore
-from service.storage.promotion_watch import APPLICATION_NAME
 from service.storage.promotions import PromotionRepository
+from service.storage.table_watch import application_name
 from service.usecases.estimate import estimate
 from service.usecases.model_versions import promote, rollback
 from tests.api.processes import wait_for
@@ -88,7 +88,7 @@ def _cut_what_listens(engine: Engine) -> None:
         " WHERE datname = current_database() AND application_name = :name"
     )
     with engine.connect() as connection:
-        assert list(connection.scalars(text(query), {"name": APPLICATION_NAME})) == [True, True]
+        assert list(connection.scalars(text(query), {"name": application_name("promotions")})) == [True, True]
 
 
 def _refuse_mixed(models: ModelStore, answers: list[tuple[dict[str, Any], str, httpx.Response]]) -> None:

@@ -63,7 +63,7 @@ def test_every_fault_is_listed_at_once_with_its_table(client: httpx.Client) -> N
         ({"tables": [table(name="")]}, "/tables/0/name"),
         ({"tables": [table(name="a\0b")]}, "/tables/0/name"),
         ({"tables": [table(pooling_factor=True)]}, "/tables/0/pooling_factor"),
-        ({"tables": [table(num_embeddings=10.0)]}, "/tables/0/num_embeddings"),
+        ({"tables": [table(num_embeddings=10.5)]}, "/tables/0/num_embeddings"),
         ({"tables": [table(num_embeddings=2**70)]}, "/tables/0/num_embeddings"),
         ({"tables": [table(num_embeddings="1")]}, "/tables/0/num_embeddings"),
         ({"tables": [table() | {"a/b~c": 1}]}, "/tables/0/a~1b~0c"),

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, make_url, text
 
 from service.api.launching import Launching
 from service.api.outages import OutageMemory, RememberingLaunches
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import ANONYMOUS, WITHOUT_KEY, Caller
 from service.domain.deadline import Deadline
 from service.domain.errors import Infeasible, LaunchPending, NoPlanInTime, PlannerBusy, StorageUnavailable
 from service.domain.launches import LEASE_S, Launch
@@ -42,24 +42,24 @@ def test_a_launch_keeps_a_plan_that_was_cut_short_when_a_better_one_takes_its_pl
     planner = HerePlanner()
     planning = planning_with(PlanRepository(engine), planner, launches=LaunchRepository(engine))
     planner.status = PlanStatus.CUT_SHORT
-    first = planning.plan(body(launch_id="night"), 1000.0)
+    first = planning.plan(body(launch_id="night"), 1000.0, WITHOUT_KEY)
     assert (first["status"], first["saved"]) == ("cut_short", True)
     planner.status = PlanStatus.COMPLETE
-    better = planning.plan(body(), 1000.0)
+    better = planning.plan(body(), 1000.0, WITHOUT_KEY)
     assert (better["status"], better["plan_id"]) == ("complete", first["plan_id"])
-    assert planning.stored(first["plan_id"]) == better
-    assert planning.plan(body(launch_id="night"), 1000.0) == first
-    assert planning.plan(body(launch_id="next night"), 1000.0) == better
+    assert planning.stored(first["plan_id"], WITHOUT_KEY) == better
+    assert planning.plan(body(launch_id="night"), 1000.0, WITHOUT_KEY) == first
+    assert planning.plan(body(launch_id="next night"), 1000.0, WITHOUT_KEY) == better
     assert len(planner.deadlines) == 2
 
 
 def test_other_questions_of_a_launch_have_answers_of_their_own(engine: Engine) -> None:
     planner = HerePlanner()
     planning = planning_with(PlanRepository(engine), planner, launches=LaunchRepository(engine))
-    ids = {planning.plan(body(launch_id="night", seed=seed), 1000.0)["plan_id"] for seed in (1, 2, 1, 2)}
+    ids = {planning.plan(body(launch_id="night", seed=seed), 1000.0, WITHOUT_KEY)["plan_id"] for seed in (1, 2, 1, 2)}
     assert len(ids) == 2
     assert len(planner.deadlines) == 2
-    assert planning.plan(body(seed=1), 1000.0)["plan_id"] in ids
+    assert planning.plan(body(seed=1), 1000.0, WITHOUT_KEY)["plan_id"] in ids
     assert len(planner.deadlines) == 2
 
 
@@ -77,13 +77,13 @@ def test_an_error_is_told_and_not_kept(engine: Engine, error: Exception) -> None
     planning = planning_with(PlanRepository(engine), planner, launches=LaunchRepository(engine))
     planner.error = error
     with pytest.raises(type(error)):
-        planning.plan(body(launch_id="night"), 1000.0)
+        planning.plan(body(launch_id="night"), 1000.0, WITHOUT_KEY)
     planner.error = None
-    assert planning.plan(body(launch_id="night"), 1000.0)["status"] == "complete"
+    assert planning.plan(body(launch_id="night"), 1000.0, WITHOUT_KEY)["status"] == "complete"
 
 
 def test_a_plan_that_takes_longer_than_a_lease_is_made_once(engine: Engine) -> None:
-    PlanRepository(engine).put(StoredPlan("a", "cpu-x", "auto", 1.0, {}, {}))
+    PlanRepository(engine).put(StoredPlan("a", "cpu-x", "auto", 1.0, {}, {}), WITHOUT_KEY)
     launch, calls = Launch(ANONYMOUS, "night", "0"), []
 
     def claimed_until() -> datetime:
@@ -110,7 +110,7 @@ def test_a_plan_that_takes_longer_than_a_lease_is_made_once(engine: Engine) -> N
 class AwayWhenPut(PlanRepository):
     """Away only when a plan is to be stored."""
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
         raise StorageUnavailable("gone", retry_after_s=2)
 
 
@@ -118,7 +118,7 @@ def test_a_plan_that_cannot_be_stored_is_no_answer_to_a_launch(engine: Engine) -
     launches = LaunchRepository(engine)
     planning = planning_with(AwayWhenPut(engine), HerePlanner(), launches=launches)
     with pytest.raises(StorageUnavailable) as caught:
-        planning.plan(body(launch_id="night"), 1000.0)
+        planning.plan(body(launch_id="night"), 1000.0, WITHOUT_KEY)
     assert caught.value.data["retry_after_s"] >= 1
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM launches")) == 0
@@ -128,13 +128,13 @@ def test_who_waits_for_another_process_waits_no_longer_than_its_time_limit(engin
     launches = LaunchRepository(engine)
     planner = HerePlanner()
     planning = planning_with(PlanRepository(engine), planner, launches=launches, clock=None)
-    made = planning.plan(body(launch_id="known"), 1000.0)
+    made = planning.plan(body(launch_id="known"), 1000.0, WITHOUT_KEY)
     with engine.connect() as connection:
         request_hash = str(connection.scalar(text("SELECT request_hash FROM launches")))
     assert launches.claim(Launch(ANONYMOUS, "night", request_hash), "elsewhere")
     with pytest.raises(LaunchPending, match="another process"):
         # It arrived longer ago than its time limit and what storing a plan may take.
-        planning.plan(body(launch_id="night"), 990.0)
+        planning.plan(body(launch_id="night"), 990.0, WITHOUT_KEY)
     assert made["status"] == "complete"
     assert len(planner.deadlines) == 1
 
@@ -146,7 +146,7 @@ def test_launches_and_plans_share_what_is_known_of_outages(engine: Engine) -> No
     launch = Launch(ANONYMOUS, "night", "0")
     assert launches.claim(launch, "me")
     with pytest.raises(StorageUnavailable):
-        outages.put(StoredPlan("a", "cpu-x", "auto", 1.0, {}, {}))
+        outages.put(StoredPlan("a", "cpu-x", "auto", 1.0, {}, {}), WITHOUT_KEY)
     for call in (
         lambda: launches.get(launch),
         lambda: launches.claim(launch, "me"),

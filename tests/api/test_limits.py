@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import anyio
 import httpx
+from starlette.types import Message
 
+from service.api.body import BodyAdmission
 from service.api.parsing import Limits, parse_plan
 from service.settings import Settings
 from service.wiring import running_app
@@ -34,6 +37,28 @@ def test_a_chunked_body_is_refused_as_soon_as_the_count_passes_the_limit(client:
         connection.sendall(b"186A1\r\n" + b" " * 100_001 + b"\r\n")
         # The body has not ended, and need not for the answer to come.
         assert b"413" in connection.recv(1024).split(b"\r\n")[0]
+
+
+def test_a_client_that_does_not_read_its_answer_keeps_no_room_for_bodies(database_url: str) -> None:
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/plan", "query_string": b"", "headers": headers}
+    statuses = []
+    with running_app(settings(database_url), FACTORY) as app:
+        bodies: BodyAdmission = app.state.services.bodies
+        room = bodies._free
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": json.dumps(request()).encode()}
+
+        async def send(message: Message) -> None:
+            # Where a client does not read, this waits.
+            with ExitStack() as stack:
+                for _ in range(room):
+                    stack.enter_context(bodies.admitted())
+            statuses.append(message.get("status"))
+
+        anyio.run(app, scope, receive, send)
+    assert statuses == [200, None]
 
 
 def test_a_body_that_drips_is_given_up_on(database_url: str) -> None:

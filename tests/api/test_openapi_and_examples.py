@@ -8,10 +8,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
 
 from service.api.app import openapi_yaml
 from service.api.conversion import posed_problem
 from service.api.parsing import Limits, parse_plan
+from service.api.problems import kinds as problem_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
@@ -37,6 +40,44 @@ def test_every_reference_leads_somewhere_and_every_error_is_a_problem() -> None:
             for status, response in operation["responses"].items():
                 if status >= "400" and path != "/readyz":
                     assert list(response["content"]) == ["application/problem+json"]
+
+
+def test_the_document_is_valid_openapi() -> None:
+    validate(yaml.safe_load(openapi_yaml()))
+
+
+def test_every_operation_has_a_tag_that_is_described() -> None:
+    document = yaml.safe_load(openapi_yaml())
+    used = [operation["tags"] for operations in document["paths"].values() for operation in operations.values()]
+    assert all(len(tags) == 1 for tags in used)
+    assert {tag for tags in used for tag in tags} == {tag["name"] for tag in document["tags"]}
+
+
+def test_examples_of_bodies_are_valid_and_examples_of_problems_are_problems() -> None:
+    document = yaml.safe_load(openapi_yaml())
+    schemas = {"components": document["components"]}
+    kinds, bodies = set(), 0
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            media = [*operation.get("requestBody", {}).get("content", {}).values()]
+            bodies += len(media)
+            problems = [
+                (int(status), content)
+                for status, response in operation["responses"].items()
+                for kind, content in response.get("content", {}).items()
+                if kind == "application/problem+json"
+            ]
+            for content in [*media, *(content for _, content in problems)]:
+                assert content["examples"], operation["operationId"]
+                validator = OAS31Validator(content["schema"] | schemas)
+                for example in content["examples"].values():
+                    validator.validate(example["value"])
+            for status, content in problems:
+                assert {example["value"]["status"] for example in content["examples"].values()} == {status}
+                kinds |= set(content["examples"])
+    assert bodies == 6
+    elsewhere = {"not_found", "method_not_allowed", "http_error", "internal_error", "client_closed_request"}
+    assert kinds == set(problem_kinds()) - elsewhere
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from service.api.model_versions import ModelVersions
 from service.api.outages import OutageMemory
+from service.domain.callers import WITHOUT_KEY, Caller
 from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable, UnsupportedAlgorithm
 from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, PlanStore, StoredPlan
@@ -32,13 +33,19 @@ class AwayStore(PlanStore):
     def __init__(self, clock: Clock, wait_s: float) -> None:
         self.clock, self.wait_s, self.asked = clock, wait_s, 0
 
-    def get(self, plan_id: str) -> StoredPlan | None:
+    def get(self, plan_id: str, caller: Caller) -> StoredPlan | None:
         self.asked += 1
         self.clock.now += self.wait_s
         raise StorageUnavailable("connection to 10.1.2.3 timed out", retry_after_s=2)
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        return self.get(plan_id, caller)
+
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
         raise AssertionError(plan)
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
+        raise NotImplementedError
 
 
 class OneStore(PlanStore):
@@ -47,18 +54,24 @@ class OneStore(PlanStore):
     def __init__(self) -> None:
         self.plan: StoredPlan | None = None
 
-    def get(self, plan_id: str) -> StoredPlan | None:
+    def get(self, plan_id: str, caller: Caller) -> StoredPlan | None:
         return self.plan
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        return self.get(plan_id, caller)
+
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
         self.plan = plan
         return plan
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
+        raise NotImplementedError
 
 
 def test_the_wait_for_a_database_that_is_away_does_not_count_against_the_time_limit() -> None:
     clock, planner = Clock(), HerePlanner()
     arrived = clock.now
-    answer = planning_with(AwayStore(clock, wait_s=5.0), planner, clock).plan(BODY, arrived)
+    answer = planning_with(AwayStore(clock, wait_s=5.0), planner, clock).plan(BODY, arrived, WITHOUT_KEY)
     assert answer["saved"] is False
     assert [deadline.at for deadline in planner.deadlines] == [arrived + 5.0 + 2.0]
 
@@ -68,15 +81,15 @@ def test_an_outage_is_remembered_until_it_is_worth_another_try(caplog: pytest.Lo
     store = AwayStore(clock, wait_s=5.0)
     planning = planning_with(OutageMemory(store, clock), planner, clock)
     for _ in range(3):
-        assert planning.plan(BODY, clock.now)["saved"] is False
+        assert planning.plan(BODY, clock.now, WITHOUT_KEY)["saved"] is False
     assert store.asked == 1
     clock.now += 1.5
     with pytest.raises(StorageUnavailable) as caught:
-        planning.stored("0" * 32)
+        planning.stored("0" * 32, WITHOUT_KEY)
     assert caught.value.data["retry_after_s"] == 1
     assert store.asked == 1
     clock.now += 0.6
-    planning.plan(BODY, clock.now)
+    planning.plan(BODY, clock.now, WITHOUT_KEY)
     assert store.asked == 2
     logged = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.__dict__["fields"]["cause"] for record in logged] == ["connection to 10.1.2.3 timed out"] * 2
@@ -85,26 +98,26 @@ def test_an_outage_is_remembered_until_it_is_worth_another_try(caplog: pytest.Lo
 def test_a_database_that_is_back_is_used_again() -> None:
     clock, store = Clock(), OneStore()
     planning = planning_with(OutageMemory(store, clock), HerePlanner(), clock)
-    assert planning.plan(BODY, clock.now)["saved"] is True
+    assert planning.plan(BODY, clock.now, WITHOUT_KEY)["saved"] is True
     assert store.plan is not None
 
 
 def test_a_stored_answer_is_handed_on_as_it_is() -> None:
     store = OneStore()
     planning = planning_with(store, HerePlanner())
-    made = planning.plan(BODY, 1000.0)
+    made = planning.plan(BODY, 1000.0, WITHOUT_KEY)
     assert store.plan is not None
     missing = ("assumptions", "max_cost_interval_ms")
     other = {key: value for key, value in made.items() if key not in missing} | {"of_another_version": [1]}
     store.plan = replace(store.plan, answer=other)
-    assert planning.plan(BODY, 1000.0) == other
-    assert planning.stored("0" * 32) == other
+    assert planning.plan(BODY, 1000.0, WITHOUT_KEY) == other
+    assert planning.stored("0" * 32, WITHOUT_KEY) == other
 
 
 def test_a_plan_that_another_version_stored_can_be_estimated() -> None:
     store = OneStore()
     planning = planning_with(store, HerePlanner())
-    made = planning.plan(BODY, 1000.0)
+    made = planning.plan(BODY, 1000.0, WITHOUT_KEY)
     assert store.plan is not None
     kept: dict[str, Any] = json.loads(json.dumps(dict(store.plan.request)))
     for name in ("constraints", "seed", "time_limit_ms"):
@@ -113,7 +126,7 @@ def test_a_plan_that_another_version_stored_can_be_estimated() -> None:
     kept["tables"][0]["later"] = 1
     shards = [shard | {"row_range": None} for shard in made["shards"]]
     store.plan = replace(store.plan, request=kept, answer={"shards": shards})
-    answer = planning.estimate(json.dumps({"plan_id": "0" * 32}).encode())
+    answer = planning.estimate(json.dumps({"plan_id": "0" * 32}).encode(), WITHOUT_KEY)
     assert answer.model_dump()["devices"] == made["devices"]
 
 
@@ -121,16 +134,16 @@ def test_a_plan_that_was_cut_short_is_made_anew_until_one_is_complete(engine: En
     planner = HerePlanner()
     planning = planning_with(PlanRepository(engine), planner)
     planner.status = PlanStatus.CUT_SHORT
-    cut = planning.plan(BODY, 1000.0)
-    assert planning.stored(cut["plan_id"]) == cut
+    cut = planning.plan(BODY, 1000.0, WITHOUT_KEY)
+    assert planning.stored(cut["plan_id"], WITHOUT_KEY) == cut
     # No better than the one that is there, which therefore stays.
-    assert planning.plan(BODY, 999.0) == cut
+    assert planning.plan(BODY, 999.0, WITHOUT_KEY) == cut
     planner.status = PlanStatus.COMPLETE
-    complete = planning.plan(BODY, 1000.0)
+    complete = planning.plan(BODY, 1000.0, WITHOUT_KEY)
     assert (complete["status"], complete["plan_id"]) == ("complete", cut["plan_id"])
-    assert planning.stored(cut["plan_id"]) == complete
+    assert planning.stored(cut["plan_id"], WITHOUT_KEY) == complete
     assert len(planner.deadlines) == 3
-    assert planning.plan(BODY, 1000.0) == complete
+    assert planning.plan(BODY, 1000.0, WITHOUT_KEY) == complete
     assert len(planner.deadlines) == 3
 
 
@@ -139,16 +152,16 @@ def test_a_plan_that_was_cut_short_is_better_than_none(error: Exception) -> None
     planner = HerePlanner()
     planning = planning_with(OneStore(), planner)
     planner.status = PlanStatus.CUT_SHORT
-    cut = planning.plan(BODY, 1000.0)
+    cut = planning.plan(BODY, 1000.0, WITHOUT_KEY)
     planner.error = error
-    assert planning.plan(BODY, 1000.0) == cut
+    assert planning.plan(BODY, 1000.0, WITHOUT_KEY) == cut
 
 
 def test_an_estimate_ends_with_the_default_time_limit() -> None:
     clock, planner = Clock(), HerePlanner()
     body = request(shards=[{"table": f"t{i}", "columns": [0, 64 + 64 * (i == 1)], "device": 0} for i in range(3)])
     del body["algorithm"]
-    planning_with(OneStore(), planner, clock).estimate(json.dumps(body).encode())
+    planning_with(OneStore(), planner, clock).estimate(json.dumps(body).encode(), WITHOUT_KEY)
     assert [deadline.at for deadline in planner.deadlines] == [clock.now + 2.0]
 
 
@@ -156,7 +169,7 @@ def test_an_unexpected_error_is_counted() -> None:
     planner, metrics = HerePlanner(), fresh_metrics()
     planner.error = LookupError("defect")
     with pytest.raises(LookupError):
-        planning_with(OneStore(), planner, metrics=metrics).plan(BODY, 1000.0)
+        planning_with(OneStore(), planner, metrics=metrics).plan(BODY, 1000.0, WITHOUT_KEY)
     assert b'shardwright_plans_total{algorithm="dim_greedy",outcome="internal_error"} 1.0' in metrics.exposition()
 
 
@@ -243,7 +256,7 @@ class OtherWeights(FakeStore):
 
 
 def test_a_plan_of_other_weights_under_the_same_version_names_is_another_plan() -> None:
-    first = planning_with(OneStore(), HerePlanner()).plan(BODY, 1000.0)
-    other = planning_with(OneStore(), HerePlanner(), source=OtherWeights("")).plan(BODY, 1000.0)
+    first = planning_with(OneStore(), HerePlanner()).plan(BODY, 1000.0, WITHOUT_KEY)
+    other = planning_with(OneStore(), HerePlanner(), source=OtherWeights("")).plan(BODY, 1000.0, WITHOUT_KEY)
     assert first["models"] == other["models"]
     assert first["plan_id"] != other["plan_id"]

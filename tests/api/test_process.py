@@ -41,6 +41,7 @@ class Served:
                 stderr=log,
                 start_new_session=True,
             )
+        self.port = 0
         self.client = httpx.Client(timeout=PATIENCE_S, trust_env=False)
 
     def planning_processes(self) -> set[int]:
@@ -53,6 +54,7 @@ class Served:
         port = logged_port(self.log, self._logged_before)
         if port is None:
             return False
+        self.port = port
         self.client.base_url = f"http://127.0.0.1:{port}"
         try:
             return self.client.get("/healthz").status_code == 200
@@ -70,7 +72,8 @@ class Served:
 
 
 @contextmanager
-def _started(data_dir: Path, **settings: str) -> Iterator[Served]:
+def started(data_dir: Path, **settings: str) -> Iterator[Served]:
+    """A service process that is over with the block."""
     served = Served(data_dir, **settings)
     try:
         yield served
@@ -86,7 +89,7 @@ def _started(data_dir: Path, **settings: str) -> Iterator[Served]:
 
 @contextmanager
 def _served(data_dir: Path, **settings: str) -> Iterator[Served]:
-    with _started(data_dir, **settings) as served:
+    with started(data_dir, **settings) as served:
         wait_for(served.answers, PATIENCE_S)
         yield served
 
@@ -187,7 +190,7 @@ def test_the_api_process_does_not_load_torch(used_dir: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["initialisation", "database", "planning processes"])
 def test_ctrl_c_during_start_up_is_a_clean_stop(data_dir: Path, stage: str) -> None:
-    with _started(data_dir) as served:
+    with started(data_dir) as served:
         stages: dict[str, Callable[[], bool]] = {
             "initialisation": (data_dir / "postgres.new").exists,
             "database": (data_dir / "postgres" / "postmaster.pid").exists,
@@ -210,7 +213,7 @@ def test_ctrl_c_while_it_serves_is_a_clean_stop(used_dir: Path) -> None:
 
 
 def test_a_stop_during_start_up_leaves_no_database_behind(used_dir: Path) -> None:
-    with _started(used_dir) as served:
+    with started(used_dir) as served:
         note = used_dir / "postgres" / "postmaster.pid"
         wait_for(lambda: served.process.poll() is not None or note.exists(), PATIENCE_S)
         assert served.stop() == 0
@@ -256,3 +259,5 @@ def test_an_embedded_database_that_is_killed_comes_back_by_itself(used_dir: Path
         wait_for(lambda: served.client.get("/readyz").status_code == 200 and _postgres_runs(used_dir), PATIENCE_S)
         wait_for(lambda: served.client.get(f"/plans/{plan['plan_id']}").status_code == 200, PATIENCE_S)
         assert served.client.get(f"/plans/{plan['plan_id']}").json() == plan
+        counted = "shardwright_embedded_database_restarts_total 1.0"
+        wait_for(lambda: counted in served.client.get("/metrics").text)

@@ -1,5 +1,6 @@
 """/profiles over HTTP, and the tables that plans and estimates have measured."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -13,8 +14,11 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import Engine, text
+from typer.testing import CliRunner
 
 from service.api.profiling import NovelTables
+from service.cli.profiles import app
+from service.domain.callers import WITHOUT_KEY, Caller
 from service.domain.errors import StorageUnavailable
 from service.domain.plan import Problem
 from service.domain.profiles import ProfileRequest, ProfileState, ProfileTerms
@@ -59,7 +63,7 @@ def served(database_url: str, **changes: Any) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def client(database_url: str) -> Iterator[httpx.Client]:
-    with served(database_url, profile_quota=5) as found:
+    with served(database_url, profile_quota=10) as found:
         yield found
 
 
@@ -123,9 +127,9 @@ def test_without_a_live_worker_nothing_is_queued(client: httpx.Client, engine: E
 
 def test_beyond_the_quota_nothing_is_queued(client: httpx.Client, engine: Engine) -> None:
     live_worker(engine, "fake")
-    refused = client.post("/profiles", json=body(*(table(f"t{i}", num_embeddings=10 + i) for i in range(6))))
+    refused = client.post("/profiles", json=body(*(table(f"t{i}", num_embeddings=10 + i) for i in range(11))))
     assert (refused.status_code, kind(refused)) == (429, "profile_quota_exceeded")
-    assert (refused.json()["quota_per_day"], refused.json()["left"]) == (5, 5)
+    assert (refused.json()["quota_per_day"], refused.json()["left"]) == (10, 10)
     assert int(refused.headers["retry-after"]) > 0
     assert count(engine, "profiles") == 0
 
@@ -220,7 +224,7 @@ def test_what_a_killed_service_had_promised_is_kept(engine: Engine, database_url
             service.kill()
             service.wait()
     for request_id in promised:
-        kept = ProfileRepository(engine).get_request(request_id)
+        kept = ProfileRepository(engine).get_request(request_id, WITHOUT_KEY)
         assert kept is not None
         assert [profile.state for _, profile in kept.profiles] == [ProfileState.QUEUED]
     queued = count(engine, "profiles WHERE state = 'queued'")
@@ -268,6 +272,9 @@ class AwayStore:
     def __init__(self) -> None:
         self.let = threading.Event()
 
+    def devices(self, hardware: str, terms: ProfileTerms) -> set[str]:
+        return {"cpu"}
+
     def queue_new(self, profiles: object, caller: str, terms: ProfileTerms) -> int:
         self.let.wait(20)
         raise StorageUnavailable("away", retry_after_s=2)
@@ -275,7 +282,7 @@ class AwayStore:
     def request(self, named: object, caller: str, terms: ProfileTerms) -> ProfileRequest:
         raise StorageUnavailable("away", retry_after_s=2)
 
-    def get_request(self, request_id: str) -> ProfileRequest | None:
+    def get_request(self, request_id: str, caller: Caller) -> ProfileRequest | None:
         raise StorageUnavailable("away", retry_after_s=2)
 
 
@@ -283,8 +290,8 @@ def test_noting_new_tables_neither_waits_nor_fails() -> None:
     store, metrics = AwayStore(), fresh_metrics()
     with NovelTables(store, ProfileTerms(5, 30, 60), 1.0, metrics) as novel:
         for rows in range(300):
-            novel.met(_one_table(10 + rows), [2.0])
-        novel.met(_one_table(9), [1.0])
+            novel.met(_one_table(10 + rows), [2.0], WITHOUT_KEY)
+        novel.met(_one_table(9), [1.0], WITHOUT_KEY)
         store.let.set()
     said = metrics.exposition().decode().splitlines()
     values = {
@@ -299,7 +306,7 @@ def test_a_new_table_that_is_asked_for_again_and_again_is_handed_over_once() -> 
     store.let.set()
     with NovelTables(store, ProfileTerms(5, 30, 60), 1.0, metrics) as novel:
         for _ in range(300):
-            novel.met(_one_table(10), [2.0])
+            novel.met(_one_table(10), [2.0], WITHOUT_KEY)
     said = metrics.exposition().decode()
     assert 'shardwright_novel_tables_total{outcome="failed"} 1.0' in said
     assert 'shardwright_novel_tables_total{outcome="left_out"} 299.0' in said
@@ -307,3 +314,34 @@ def test_a_new_table_that_is_asked_for_again_and_again_is_handed_over_once() -> 
 
 def _one_table(rows: int) -> Problem:
     return Problem((Table("t", rows, 4, 1.0),), Topology("fake", (GIB,)), 512, Optimizer.SGD)
+
+
+def test_what_the_workers_operator_cannot_do_is_refused_by_table_and_never_queued(
+    client: httpx.Client, engine: Engine
+) -> None:
+    live_worker(engine, "fake")
+    asked = body(table("a", data_type="fp16"), table("b", data_type="bf16"), optimizer="adam")
+    refused = client.post("/profiles", json=asked)
+    assert (refused.status_code, kind(refused)) == (422, "invalid_request")
+    said = {(fault["pointer"], fault["table"]): fault["message"] for fault in refused.json()["faults"]}
+    assert set(said) == {("/optimizer", None), ("/tables/1/data_type", "b")}
+    assert "use fp16" in said[("/tables/1/data_type", "b")]
+    assert client.post("/plan", json=plan_of(new_tables(2), optimizer="adam")).status_code == 200
+    wait_for(lambda: counted(client, 'shardwright_novel_tables_total{outcome="left_out"} 2.0'))
+    assert count(engine, "profiles") == 0
+
+
+def test_the_command_line_and_the_api_tell_of_a_profile_in_the_same_words(
+    client: httpx.Client, engine: Engine, database_url: str
+) -> None:
+    live_worker(engine, "fake")
+    (told,) = client.post("/profiles", json=body(table("t0", data_type="fp16"))).json()["profiles"]
+    assert told["measures"] == {
+        "hardware": "fake", "num_embeddings": 1000, "embedding_dim": 64, "pooling_factor": 2.0, "num_features": 1,
+        "pooling_mode": "sum", "data_type": "fp16", "global_batch_size": 512, "optimizer": "sgd",
+    }  # fmt: skip
+    environment = {"DATABASE_URL": database_url}
+    shown = CliRunner().invoke(app, ["show", told["profile_id"]], env=environment)
+    assert json.loads(shown.stdout) == {name: value for name, value in told.items() if name != "table"}
+    listed = CliRunner().invoke(app, ["list"], env=environment).stdout
+    assert listed.startswith(f"{told['profile_id']} queued attempts=0 hardware=fake num_embeddings=1000 ")

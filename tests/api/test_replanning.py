@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from service.api.stored_plans import plan_diff
+from service.domain.callers import WITHOUT_KEY, Caller
 from service.domain.errors import PlanNotFound
 from service.domain.plan import Running, Shard
 from service.domain.ports import PlanStore, StoredPlan
@@ -70,11 +71,17 @@ class _Plans(PlanStore):
     def __init__(self) -> None:
         self.kept: dict[str, StoredPlan] = {}
 
-    def get(self, plan_id: str) -> StoredPlan | None:
+    def get(self, plan_id: str, caller: Caller) -> StoredPlan | None:
         return self.kept.get(plan_id)
 
-    def put(self, plan: StoredPlan) -> StoredPlan:
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        return self.get(plan_id, caller)
+
+    def put(self, plan: StoredPlan, caller: Caller) -> StoredPlan:
         return self.kept.setdefault(plan.plan_id, plan)
+
+    def delete(self, plan_id: str, caller: Caller) -> None:
+        raise NotImplementedError
 
 
 def _body(**changes: Any) -> bytes:
@@ -84,8 +91,8 @@ def _body(**changes: Any) -> bytes:
 def test_the_planner_is_told_what_is_running_and_how_much_may_move() -> None:
     plans, planner = _Plans(), HerePlanner()
     planning = planning_with(plans, planner)
-    previous = planning.plan(_body(), 1000.0)
-    planning.plan(_body(seed=1, previous_plan_id=previous["plan_id"], max_moved_bytes=10**9), 1000.0)
+    previous = planning.plan(_body(), 1000.0, WITHOUT_KEY)
+    planning.plan(_body(seed=1, previous_plan_id=previous["plan_id"], max_moved_bytes=10**9), 1000.0, WITHOUT_KEY)
     assert planner.running[0] is None
     running = planner.running[1]
     assert isinstance(running, Running)
@@ -111,38 +118,38 @@ def _as_of_another_release(stored: StoredPlan) -> StoredPlan:
 def test_a_plan_of_another_release_can_be_the_one_that_is_running() -> None:
     plans, planner = _Plans(), HerePlanner()
     planning = planning_with(plans, planner)
-    plan_id = planning.plan(_body(), 1000.0)["plan_id"]
-    planning.plan(_body(seed=1, previous_plan_id=plan_id), 1000.0)
+    plan_id = planning.plan(_body(), 1000.0, WITHOUT_KEY)["plan_id"]
+    planning.plan(_body(seed=1, previous_plan_id=plan_id), 1000.0, WITHOUT_KEY)
     plans.kept[plan_id] = _as_of_another_release(plans.kept[plan_id])
-    planning.plan(_body(seed=2, previous_plan_id=plan_id), 1000.0)
+    planning.plan(_body(seed=2, previous_plan_id=plan_id), 1000.0, WITHOUT_KEY)
     assert planner.running[1] == planner.running[2]
-    assert planning.diff(plan_id, plan_id).moves == []
+    assert planning.diff(plan_id, plan_id, WITHOUT_KEY).moves == []
 
 
 def test_a_plan_for_other_hardware_and_more_devices_can_follow() -> None:
     plans, planner = _Plans(), HerePlanner()
     planning = planning_with(plans, planner)
-    first = planning.plan(_body(), 1000.0)
+    first = planning.plan(_body(), 1000.0, WITHOUT_KEY)
     other = {"count": 4, "memory_bytes": GIB, "hardware": "slow"}
-    second = planning.plan(_body(devices=other, previous_plan_id=first["plan_id"]), 1000.0)
+    second = planning.plan(_body(devices=other, previous_plan_id=first["plan_id"]), 1000.0, WITHOUT_KEY)
     here = {(shard["table"], shard["device"]) for shard in first["shards"]}
     # Tables of one shard each: what is on another device than before has moved.
     assert {move["table"] for move in second["moves"]} == {
         shard["table"] for shard in second["shards"] if (shard["table"], shard["device"]) not in here
     }
-    assert len(planning.diff(first["plan_id"], second["plan_id"]).devices) == 4
+    assert len(planning.diff(first["plan_id"], second["plan_id"], WITHOUT_KEY).devices) == 4
 
 
 def test_what_follows_a_plan_that_gave_way_to_a_better_one_is_planned_anew() -> None:
     plans, planner = _Plans(), HerePlanner()
     planning = planning_with(plans, planner)
-    plan_id = planning.plan(_body(), 1000.0)["plan_id"]
+    plan_id = planning.plan(_body(), 1000.0, WITHOUT_KEY)["plan_id"]
     question = _body(previous_plan_id=plan_id)
-    first = planning.plan(question, 1000.0)
-    assert planning.plan(question, 1000.0) == first
+    first = planning.plan(question, 1000.0, WITHOUT_KEY)
+    assert planning.plan(question, 1000.0, WITHOUT_KEY) == first
     shards = [shard | {"device": 1 - shard["device"]} for shard in plans.kept[plan_id].answer["shards"]]
     plans.kept[plan_id] = replace(plans.kept[plan_id], answer=dict(plans.kept[plan_id].answer) | {"shards": shards})
-    assert planning.plan(question, 1000.0)["plan_id"] != first["plan_id"]
+    assert planning.plan(question, 1000.0, WITHOUT_KEY)["plan_id"] != first["plan_id"]
 
 
 def test_the_way_between_two_plans_is_told(client: httpx.Client) -> None:
@@ -204,7 +211,9 @@ def test_optimizer_state_that_is_to_move_is_that_of_the_second_plan() -> None:
     plans = _Plans()
     planning = planning_with(plans, HerePlanner())
     ids = [
-        planning.plan(_body(tables=[table("t")], devices=_devices(4), optimizer=optimizer), 1000.0)["plan_id"]
+        planning.plan(_body(tables=[table("t")], devices=_devices(4), optimizer=optimizer), 1000.0, WITHOUT_KEY)[
+            "plan_id"
+        ]
         for optimizer in ("sgd", "adagrad")
     ]
     first, second = (plans.kept[plan_id] for plan_id in ids)
@@ -216,5 +225,5 @@ def test_optimizer_state_that_is_to_move_is_that_of_the_second_plan() -> None:
 def test_a_plan_that_cannot_be_found_is_not_planned_from() -> None:
     planner = HerePlanner()
     with pytest.raises(PlanNotFound):
-        planning_with(_Plans(), planner).plan(_body(previous_plan_id=UNKNOWN), 1000.0)
+        planning_with(_Plans(), planner).plan(_body(previous_plan_id=UNKNOWN), 1000.0, WITHOUT_KEY)
     assert planner.running == []

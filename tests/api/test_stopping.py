@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from sqlalchemy import Engine, text
 
-from service.api.http_server import DrainingServer
+from service.process import Server
 from service.registry.store import ModelStore
 from service.storage.migrate import LOCK_KEY
 from service.storage.promotions import PromotionRepository
@@ -90,7 +90,7 @@ def test_readiness_ends_before_the_connections_do(database_url: str) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         config = uvicorn.Config(app, log_config=None, access_log=False)
-        server = DrainingServer(config, 1.0, app.state.services.stopping)
+        server = Server(config, app.state.services.stopping, 1.0)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False) as client:

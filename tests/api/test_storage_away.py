@@ -49,6 +49,8 @@ def test_plans_are_made_but_not_saved_while_the_database_is_away(
         own_client.get(f"/plans/{stored['plan_id']}/diff/{stored['plan_id']}"),
         own_client.get(f"/plans/{stored['plan_id']}/observations"),
         own_client.post(f"/plans/{stored['plan_id']}/observations", json=observed),
+        own_client.post("/plan", json=request(seed=2), headers={"idempotency-key": "k"}),
+        own_client.get("/plans"),
     ):
         assert (response.status_code, kind(response)) == (503, "storage_unavailable")
         assert int(response.headers["retry-after"]) >= 1

@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
 from service.cli import app
+from service.domain.callers import WITHOUT_KEY
 from service.domain.errors import ShardwrightError
 from service.domain.ports import StoredPlan
 from service.registry.store import ModelStore
@@ -92,7 +93,7 @@ def test_wrong_usage_exits_with_2(command: Command, arguments: list[str]) -> Non
 def test_old_versions_are_pruned_and_what_is_needed_is_not(command: Command, store: ModelStore, engine: Engine) -> None:
     assert _done(command("prune")) == "no model has more than 5 trained versions\n"
     answer = {"status": "complete", "models": {"compute": "cpu-x/compute/2"}}
-    PlanRepository(engine).put(StoredPlan("0", "cpu-x", "auto", 1.0, {}, answer))
+    PlanRepository(engine).put(StoredPlan("0", "cpu-x", "auto", 1.0, {}, answer), WITHOUT_KEY)
     wanted = "cpu-x/compute/1: {}\ncpu-x/compute/2: kept, named by a stored plan\ncpu-x/compute/3: {}\n"
     assert _done(command("prune", "--keep", "1", "--dry-run")) == wanted.replace("{}", "would be deleted")
     assert len(store.versions(*MODEL)) == 4
@@ -104,7 +105,7 @@ def test_plans_that_are_old_enough_keep_no_version(
     command: Command, store: ModelStore, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = {"status": "complete", "models": {"compute": "cpu-x/compute/2"}}
-    PlanRepository(engine).put(StoredPlan("0", "cpu-x", "auto", 1.0, {}, answer))
+    PlanRepository(engine).put(StoredPlan("0", "cpu-x", "auto", 1.0, {}, answer), WITHOUT_KEY)
     monkeypatch.setenv("SHARDWRIGHT_PRUNE_SPARES_PLANS_OF_DAYS", "0")
     _done(command("prune", "--keep", "1"))
     assert [version.number for version in store.versions(*MODEL)] == [4]

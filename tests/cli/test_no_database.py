@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.wiring import NoDatabaseThere
+from service.database import NoDatabaseThere
 from tests.api.processes import setting_names
 
 
@@ -34,6 +34,10 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         "retrain",
         "train compute",
         "train communication",
+        "keys create team-a --scope plan",
+        "keys list",
+        "keys revoke x",
+        "audit",
         "worker --hardware cpu-x",
     ],
 )

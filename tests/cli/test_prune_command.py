@@ -5,6 +5,7 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
 from service.cli import app
+from service.domain.callers import WITHOUT_KEY
 from service.domain.ports import StoredPlan
 from service.storage.plans import PlanRepository
 
@@ -13,7 +14,7 @@ from service.storage.plans import PlanRepository
 def stored(engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("DATABASE_URL", database_url)
     for days in (1, 20, 100):
-        PlanRepository(engine).put(StoredPlan(str(days), "cpu-x", "auto", 1.0, {}, {}))
+        PlanRepository(engine).put(StoredPlan(str(days), "cpu-x", "auto", 1.0, {}, {}), WITHOUT_KEY)
         with engine.begin() as connection:
             used = f"UPDATE plans SET last_used_at = now() - interval '{days} days' WHERE plan_id = '{days}'"
             connection.execute(text(used))
@@ -37,7 +38,10 @@ def test_a_dry_run_says_what_would_go_and_deletes_nothing(stored: Engine) -> Non
         "launches: 0 would be deleted",
         "answers: 0 would be deleted",
         "plans: 2 would be deleted",
+        "profile requests: 0 would be deleted",
+        "profiles: 0 would be deleted",
         "measurements: 0 would be deleted",
+        "idempotency keys: 0 would be deleted",
     ]
     assert plans(stored) == {"1", "20", "100"}
 

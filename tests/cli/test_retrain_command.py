@@ -65,6 +65,9 @@ def test_an_unknown_model_is_wrong_usage(command: Command) -> None:
     ("name", "value"),
     [
         ("nightly_margin", 1),
+        ("nightly_cron", "every night"),
+        ("nightly_cron", "0 2 30 2 *"),
+        ("nightly_timeout_h", 0),
     ],
 )
 def test_settings_of_nights_that_cannot_be_are_refused_by_name(name: str, value: object) -> None:

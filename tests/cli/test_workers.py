@@ -68,7 +68,10 @@ def test_operators_list_show_and_retry_profiles(
     def said(*arguments: str) -> str:
         return str(CliRunner().invoke(app, ["profiles", *arguments]).output)
 
-    assert said("list", "--state", "parked") == f"{parked} parked 3 {HARDWARE} It broke\n"
+    assert said("list", "--state", "parked") == (
+        f"{parked} parked attempts=3 hardware={HARDWARE} num_embeddings=1 embedding_dim=64 pooling_factor=2.0 "
+        "num_features=1 pooling_mode=sum data_type=fp32 global_batch_size=512 optimizer=sgd It broke\n"
+    )
     assert {line.split()[0] for line in said("list").splitlines()} == {parked, waiting}
     assert said("list", "--hardware", "cpu-y") == ""
     assert json.loads(said("show", parked))["error"] == "Trace\nIt broke"

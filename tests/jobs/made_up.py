@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from service.domain.errors import MeasurementRefused
+from service.domain.errors import MeasurementRefused, MemoryIsShort
 from service.domain.measurements import ComputeMeasurement
 from service.domain.profiles import MeasuredProfile, ProfileSettings, TableProfile, campaign_of
 
@@ -18,12 +18,13 @@ NOTES = "MADE_UP_NOTES"
 CRASHES = 666
 REFUSED = 667
 STUCK = 668
+SHORT = 669
 SECONDS = 10_000
 """Rows above this are milliseconds that the measurement takes."""
 
 
 class MadeUpBench:
-    """Takes ``rows - SECONDS`` milliseconds, or crashes, refuses or gets stuck."""
+    """Takes ``rows - SECONDS`` milliseconds, or crashes, refuses, gets stuck or has no memory now."""
 
     def __init__(self, settings: ProfileSettings) -> None:
         self.settings = settings
@@ -36,6 +37,8 @@ class MadeUpBench:
             os.abort()
         if rows == REFUSED:
             raise MeasurementRefused("the table is not to be measured: give another")
+        if rows == SHORT:
+            raise MemoryIsShort("there is no memory just now")
         if rows == STUCK:
             time.sleep(3600)
         if rows > SECONDS:

@@ -97,9 +97,11 @@ def is_done(engine: Engine) -> bool:
 
 
 def open_jobs(engine: Engine) -> int:
-    """Jobs in the queue."""
+    """Profiles' jobs in the queue."""
     with engine.connect() as connection:
-        return connection.scalar(text("SELECT count(*) FROM procrastinate_jobs")) or 0
+        return (
+            connection.scalar(text("SELECT count(*) FROM procrastinate_jobs WHERE task_name = 'measure_profile'")) or 0
+        )
 
 
 def stored(engine: Engine) -> dict[str, int]:

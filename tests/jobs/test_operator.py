@@ -28,6 +28,16 @@ except MemoryError:
     raise SystemExit(7)
 """
 
+SPREADS = """
+from service.domain.measurements import NOISY
+from service.domain.profiles import ProfileSettings
+from service.profiling.table_profile import OperatorBench
+from tests.jobs.test_operator import table_profile
+for noisy_spread in (1e-9, 1e9):
+    found = OperatorBench(ProfileSettings("cpu", 2**27, noisy_spread))(table_profile(1_000), 0)
+    print(*(NOISY in one.environment for one in found.measurements))
+"""
+
 
 def table_profile(rows: int, optimizer: Optimizer = Optimizer.SGD) -> TableProfile:
     return TableProfile(HARDWARE, Table("t", rows, 64, 2.0), 128, optimizer)
@@ -73,6 +83,7 @@ def _are_stored_as_measured(engine: Engine, small: TableProfile, large: TablePro
     assert len(stored) == 6
     for row in stored:
         assert {"torch", "fbgemm_gpu", "device", "fingerprint", "host", "kernel"} <= row.environment.keys()
+        assert row.chosen
         whole = row.campaign == f"profile-{small.key}"
         assert row.tables[0].num_embeddings == (1_000 if whole else rows)
         assert (STANDS_FOR in row.environment) is not whole
@@ -82,6 +93,13 @@ def _are_stored_as_measured(engine: Engine, small: TableProfile, large: TablePro
             same = table_part(row.tables[0]) is table_part(large.table)
             assert row.split == (table_part(large.table) if same else None)
     assert len(comparable(stored)) <= 6
+
+
+@pytest.mark.slow
+def test_measurements_whose_repeats_disagree_say_so() -> None:
+    # In a process of its own, whose memory the bench limits.
+    told = subprocess.run([sys.executable, "-c", SPREADS], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert told.stdout.splitlines() == ["True True True", "False False False"]
 
 
 @pytest.mark.parametrize(("more", "status"), [(2**29, 0), (2**31, 7)])

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,22 @@ def test_a_service_with_a_worker_measures_what_it_is_asked_to_and_stops_as_a_who
             assert [result["width"] for result in done["results"]] == [8, 4]
             family = _children(served.pid)
             assert len(family) >= 3
-            # Ctrl-C goes to all of them at once.
-            os.killpg(served.pid, signal.SIGINT)
-            assert served.wait(60) == 0, log.read_text()
+            with socket.create_connection(("127.0.0.1", port)) as slow:
+                # A request that the API lets finish, while the worker has been told to stop as well.
+                slow.sendall(
+                    b"POST /profiles HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+                    b"Content-Type: application/json\r\n\r\n{"
+                )
+                time.sleep(0.5)
+                # Ctrl-C goes to all of them at once.
+                os.killpg(served.pid, signal.SIGINT)
+                time.sleep(2)
+                # What ended with it is not started again.
+                assert "a worker ended" not in log.read_text()
+                assert served.poll() is None
+                slow.sendall(b"x" * 8)
+                assert served.wait(60) == 0, log.read_text()
+            assert "is started again" not in log.read_text()
             wait_for(lambda: not any(map(is_alive, family)))
             assert "Traceback" not in log.read_text()
         finally:

@@ -14,9 +14,10 @@ from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.migrate import upgrade
 from service.storage.profiles import ProfileRepository
+from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from tests.api.processes import is_alive, wait_for
-from tests.jobs.made_up import CRASHES, REFUSED, SECONDS, STUCK
+from tests.jobs.made_up import CRASHES, REFUSED, SECONDS, SHORT, STUCK
 from tests.jobs.supervised import (
     PATIENCE_S,
     TERMS,
@@ -30,6 +31,9 @@ from tests.jobs.supervised import (
     supervised,
     worker_pids,
 )
+
+EVERY_FEW_SECONDS = "* * * * * */7"
+"""A cron with seconds: a night is due while the database is away, and another after it."""
 
 
 def lasting(seconds: float, number: int = 0) -> TableProfile:
@@ -66,20 +70,25 @@ def test_profiles_are_measured_and_what_fails_is_parked_while_others_go_on(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     sound = [profile(rows, dim=64) for rows in range(100, 105)]
-    crashing, refused, stuck = profile(CRASHES), profile(REFUSED), profile(STUCK)
+    crashing, refused, stuck, short = (profile(rows) for rows in (CRASHES, REFUSED, STUCK, SHORT))
     with supervised(database_url, tmp_path, SHARDWRIGHT_WORKER_JOB_TIMEOUT_S="5") as supervisor:
-        queued(engine, crashing, refused, stuck, *sound)
+        queued(engine, crashing, refused, stuck, short, *sound)
         wait_for(lambda: is_done(engine), PATIENCE_S)
         assert supervisor.stop() == 0
     for one in sound:
         done = found(engine, one)
         assert (done.state, done.attempts, done.error) == (ProfileState.MEASURED, 1, None)
         assert [(result.width, result.forward_ms) for result in done.results] == [(64, 1.0), (32, 2.0), (16, 3.0)]
-    for one, reason in ((crashing, "SIGABRT"), (refused, "not to be measured"), (stuck, "longer than 5 s")):
+    for one, reason, tries in (
+        (crashing, "SIGABRT", 3),
+        (refused, "not to be measured", 1),
+        (stuck, "longer than 5 s", 3),
+        (short, "no memory just now", 3),
+    ):
         failed = found(engine, one)
-        assert (failed.state, failed.attempts) == (ProfileState.PARKED, 3)
+        assert (failed.state, failed.attempts) == (ProfileState.PARKED, tries)
         assert reason in (failed.error or "")
-        assert begun(supervisor.notes).count(one.key) == 3
+        assert begun(supervisor.notes).count(one.key) == tries
     # The first of the sound ones did not wait for the last try of what fails.
     assert begun(supervisor.notes).index(sound[0].key) < len(begun(supervisor.notes)) - 1
     all_is_right(engine)
@@ -110,25 +119,18 @@ def test_killed_workers_lose_nothing_and_store_nothing_twice(engine: Engine, dat
 
 
 @pytest.mark.slow
-def test_a_restarted_database_is_found_again_with_notifications_and_heartbeats(
-    server_folder: Path, tmp_path: Path
+@pytest.mark.parametrize("cron", ["", EVERY_FEW_SECONDS])
+@pytest.mark.parametrize("seconds", [6, 40])
+def test_a_restarted_database_is_found_again_with_notifications_heartbeats_and_nights(
+    server_folder: Path, tmp_path: Path, seconds: int, cron: str
 ) -> None:
-    _through_an_outage(server_folder, tmp_path, 6)
-
-
-@pytest.mark.slow
-def test_a_database_that_was_away_for_long_is_found_again(server_folder: Path, tmp_path: Path) -> None:
-    _through_an_outage(server_folder, tmp_path, 40)
-
-
-def _through_an_outage(server_folder: Path, tmp_path: Path, seconds: float) -> None:
     server = EmbeddedPostgres(server_folder / "var")
     url = server.start()
     engine = build_engine(url)
     try:
         upgrade(engine)
         # Looking seldom: what starts soon was told of by a notification.
-        with supervised(url, tmp_path, SHARDWRIGHT_WORKER_POLL_S="30"):
+        with supervised(url, tmp_path, SHARDWRIGHT_WORKER_POLL_S="30", SHARDWRIGHT_NIGHTLY_CRON=cron) as supervisor:
             work = [lasting(0.4, i) for i in range(20)]
             queued(engine, *work)
             wait_for(lambda: states(engine).get("measured", 0) > 2, PATIENCE_S)
@@ -140,6 +142,10 @@ def _through_an_outage(server_folder: Path, tmp_path: Path, seconds: float) -> N
             late = lasting(0.01, 99)
             queued(engine, late)
             wait_for(lambda: found(engine, late).state is ProfileState.MEASURED, 20)
+            nights = len(TrainingRepository(engine).all("made-up", 1_000))
+            if cron:
+                wait_for(lambda: len(TrainingRepository(engine).all("made-up", 1_000)) > nights, PATIENCE_S)
+            assert supervisor.stop() == 0
         assert states(engine) == {"measured": 21}
         all_is_right(engine)
     finally:
@@ -265,4 +271,22 @@ def test_a_measurement_ends_with_its_killed_worker(engine: Engine, database_url:
         wait_for(lambda: begun(supervisor.notes).count(asked.key) == 2, 30)
         wait_for(lambda: is_done(engine), PATIENCE_S)
     assert found(engine, asked).attempts == 2
+    all_is_right(engine)
+
+
+@pytest.mark.slow
+def test_a_job_that_finishes_while_its_worker_stops_is_nobody_elses(
+    engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    asked = lasting(7)
+    quick = {"SHARDWRIGHT_WORKER_STALLED_S": "2", "SHARDWRIGHT_WORKER_SHUTDOWN_S": "20"}
+    with supervised(database_url, tmp_path, 1, "made-up", **quick) as stopping:
+        queued(engine, asked)
+        wait_until_measuring(stopping, asked)
+        with supervised(database_url, tmp_path, 1, "made-up", **quick):
+            wait_for(lambda: len(worker_pids(engine)) == 2, PATIENCE_S)
+            assert stopping.stop() == 0
+            wait_for(lambda: is_done(engine), PATIENCE_S)
+    assert begun(stopping.notes) == [asked.key]
+    assert found(engine, asked).attempts == 1
     all_is_right(engine)

@@ -1,4 +1,4 @@
-"""A supervisor with the made-up bench as a process of its own.
+"""A supervisor with the made-up bench, and made-up nights, as a process of its own.
 
 ``python -m tests.jobs.work_made_up <hardware> <workers>``
 """
@@ -11,5 +11,6 @@ if __name__ == "__main__":
     from service.settings import Settings
     from service.wiring import work
     from tests.jobs.made_up import BENCH
+    from tests.jobs.made_up_night import RETRAIN
 
-    work(Settings(), sys.argv[1], [Device("cpu")] * int(sys.argv[2]), BENCH)
+    work(Settings(), sys.argv[1], [Device("cpu")] * int(sys.argv[2]), BENCH, RETRAIN)

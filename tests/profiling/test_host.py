@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.profiling.host import free_memory, oversubscribed, usable_cores
+from service.profiling.host import free_memory, most_memory, oversubscribed, usable_cores
 
 GIB = 2**30
 
@@ -16,8 +16,9 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def host(root: Path, **files: str) -> Path:
-    """A host with 10 GiB of memory available and these files; ``__`` in a name stands for a slash."""
-    for name, content in {"proc__meminfo": f"MemTotal: 1 kB\nMemAvailable: {10 * 2**20} kB\n", **files}.items():
+    """A host with 10 of 16 GiB of memory available and these files; ``__`` in a name stands for a slash."""
+    memory = f"MemTotal: {16 * 2**20} kB\nMemAvailable: {10 * 2**20} kB\n"
+    for name, content in {"proc__meminfo": memory, **files}.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
@@ -30,7 +31,8 @@ def in_groups(root: Path, groups: str, **files: str) -> Path:
 
 
 def test_without_control_groups_all_can_be_used(tmp_path: Path) -> None:
-    assert (usable_cores(host(tmp_path)), free_memory(host(tmp_path))) == (8, 10 * GIB)
+    root = host(tmp_path)
+    assert (usable_cores(root), free_memory(root), most_memory(root)) == (8, 10 * GIB, 16 * GIB)
 
 
 def test_groups_of_version_2_limit_cores_and_memory_but_for_their_page_cache(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_groups_of_version_2_limit_cores_and_memory_but_for_their_page_cache(tmp
         "box__cpu.max": "250000 100000\n",
     }
     root = in_groups(tmp_path, "0::/box\n", **files)
-    assert (usable_cores(root), free_memory(root)) == (3, 5 * GIB // 2)
+    assert (usable_cores(root), free_memory(root), most_memory(root)) == (3, 5 * GIB // 2, 4 * GIB)
 
 
 def test_groups_of_version_1_limit_cores_and_memory_but_for_their_page_cache(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_groups_of_version_1_limit_cores_and_memory_but_for_their_page_cache(tmp
         "cpu__box__cpu.cfs_period_us": "100000\n",
     }
     root = in_groups(tmp_path, "3:memory:/box\n2:cpu,cpuacct:/box\n1:pids:/box\n0::/\n", **files)
-    assert (usable_cores(root), free_memory(root)) == (1, 2 * GIB)
+    assert (usable_cores(root), free_memory(root), most_memory(root)) == (1, 2 * GIB, 4 * GIB)
 
 
 def test_the_tightest_of_nested_groups_counts_and_those_without_a_limit_do_not(tmp_path: Path) -> None:
@@ -68,19 +70,19 @@ def test_the_tightest_of_nested_groups_counts_and_those_without_a_limit_do_not(t
         "cpu.max": "600000 100000",
     }
     root = in_groups(tmp_path, "0::/outer/inner\n", **files)
-    assert (usable_cores(root), free_memory(root)) == (6, 4 * GIB)
+    assert (usable_cores(root), free_memory(root), most_memory(root)) == (6, 4 * GIB, 5 * GIB)
 
 
 def test_a_group_whose_folder_is_not_seen_is_taken_to_be_the_one_that_is(tmp_path: Path) -> None:
     # In a container the path is often the host's, and the files are the container's.
     files = {"memory__memory.limit_in_bytes": f"{2 * GIB}", "memory__memory.usage_in_bytes": f"{3 * GIB}"}
     root = in_groups(tmp_path, "3:memory:/docker/0a1b\n0::/../..\n", **files)
-    assert (usable_cores(root), free_memory(root)) == (8, 0)
+    assert (usable_cores(root), free_memory(root), most_memory(root)) == (8, 0, 2 * GIB)
 
 
 def test_this_machine_has_cores_and_memory() -> None:
     assert 1 <= usable_cores() <= 8
-    assert 0 < free_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < free_memory() <= most_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_ranks_share_cores_on_the_cpu_alone_and_where_they_are_more() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -127,7 +128,7 @@ def test_a_second_round_is_stored_beside_the_first(engine: Engine, claims: Claim
     claim = taken(engine, claims)
     claims.record(claim, measured(claim), None)
     run(engine, "UPDATE profiles SET expires_at = now() - interval '1 s'")
-    ProfileRepository(engine).queue_new([PROFILE], "a", TERMS)
+    ProfileRepository(engine).request([("t", PROFILE)], "a", TERMS)
     again = taken(engine, claims)
     assert again.first_index == 3
     claims.record(again, measured(again), None)
@@ -219,3 +220,33 @@ def test_dead_workers_are_noted_at_once_and_forgotten_after_days(engine: Engine)
     run(engine, "UPDATE workers SET ended_at = ended_at - interval '8 days'")
     workers.prune()
     assert workers.queue_state().live_workers == {"cpu-b": 1}
+
+
+def test_what_will_never_be_measured_is_parked_at_its_first_try(engine: Engine, claims: ClaimRepository) -> None:
+    assert claims.fail(taken(engine, claims), "no such optimizer", final=True) is True
+    assert (found(engine).state, found(engine).attempts) == (ProfileState.PARKED, 1)
+    assert found(engine).error == "no such optimizer"
+    assert count(engine, "procrastinate_jobs WHERE status = 'todo'") == 0
+
+
+def test_a_profile_that_was_pruned_is_measured_beside_what_is_left_of_it(
+    engine: Engine, claims: ClaimRepository
+) -> None:
+    claim = taken(engine, claims)
+    claims.record(claim, measured(claim), None)
+    run(engine, "DELETE FROM profiles")
+    ProfileRepository(engine).request([("t", PROFILE)], "a", TERMS)
+    again = taken(engine, claims)
+    claims.record(again, measured(again), None)
+    assert MeasurementRepository(engine).measured_indices(f"profile-{PROFILE.key}") == set(range(6))
+
+
+@pytest.mark.parametrize(("environment", "again"), [({}, 0), ({NOISY: "0.4"}, 1)])
+def test_what_was_measured_with_fewer_rows_is_not_queued_by_plans_once_it_expired_unless_it_was_noisy(
+    engine: Engine, claims: ClaimRepository, environment: dict[str, str], again: int
+) -> None:
+    claim = taken(engine, claims)
+    cut = [replace(one, tables=(replace(one.tables[0], num_embeddings=10),)) for one in measured(claim, **environment)]
+    claims.record(claim, cut, 10)
+    run(engine, "UPDATE profiles SET expires_at = now() - interval '1 s'")
+    assert ProfileRepository(engine).queue_new([PROFILE], "a", TERMS) == again

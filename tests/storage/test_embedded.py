@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.storage.embedded import EmbeddedPostgres, EmbeddedServerFailed
+from service.storage.embedded import EmbeddedPostgres
+from service.storage.embedded_programs import EmbeddedServerFailed
 from service.storage.engine import build_engine
 
 OWNER = """
@@ -257,3 +258,29 @@ def test_data_of_another_version_is_a_clear_error(server: EmbeddedPostgres, serv
     with pytest.raises(EmbeddedServerFailed, match="initialized by PostgreSQL version 12"):
         server.start()
     version.write_text(right)
+
+
+def test_a_server_is_left_to_those_who_came_by_its_url(server: EmbeddedPostgres, server_folder: Path) -> None:
+    engine = build_engine(server.start())
+    with engine.connect() as guest:
+        server.leave()
+        assert guest.scalar(text("SELECT 1")) == 1
+    engine.dispose()
+    server.start()
+    server.leave()
+    assert not (server_folder / "var" / "postgres" / "postmaster.pid").exists()
+
+
+def test_who_leaves_a_server_to_its_other_users_neither_waits_nor_warns(
+    server: EmbeddedPostgres, server_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = build_engine(server.start())
+    other = EmbeddedPostgres(server_folder / "var")
+    other.start()
+    with engine.connect() as used:
+        began = time.monotonic()
+        other.leave()
+        assert time.monotonic() - began < 0.5
+        assert "left to" not in caplog.text
+        assert used.scalar(text("SELECT 1")) == 1
+    engine.dispose()

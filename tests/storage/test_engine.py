@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url, text
 
+from service.domain.callers import WITHOUT_KEY
 from service.domain.errors import StorageUnavailable
 from service.domain.ports import StoredPlan
 from service.storage.embedded import EmbeddedPostgres
@@ -97,14 +98,14 @@ def test_a_primary_that_became_read_only_is_an_outage(engine: Engine, database_u
     url = make_url(database_url).update_query_dict({"options": "-c default_transaction_read_only=on"})
     read_only = build_engine(url)
     with pytest.raises(StorageUnavailable):
-        PlanRepository(read_only).put(PLAN)
+        PlanRepository(read_only).put(PLAN, WITHOUT_KEY)
     read_only.dispose()
-    assert PlanRepository(engine).get(PLAN.plan_id) is None
+    assert PlanRepository(engine).get(PLAN.plan_id, WITHOUT_KEY) is None
 
 
 def test_an_unreachable_server_is_an_outage_that_names_no_password() -> None:
     with pytest.raises(StorageUnavailable) as caught:
-        PlanRepository(build_engine(NOBODY_LISTENS)).get("id")
+        PlanRepository(build_engine(NOBODY_LISTENS)).get("id", WITHOUT_KEY)
     assert caught.value.data["retry_after_s"] > 0
     assert "s3cret" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
@@ -115,8 +116,8 @@ def test_every_repository_call_reports_an_outage(server: EmbeddedPostgres) -> No
     plans, measurements = PlanRepository(engine), MeasurementRepository(engine)
     promotions = PromotionRepository(engine)
     calls: list[Callable[[], object]] = [
-        lambda: plans.get("id"),
-        lambda: plans.put(PLAN),
+        lambda: plans.get("id", WITHOUT_KEY),
+        lambda: plans.put(PLAN, WITHOUT_KEY),
         lambda: measurements.compute("h"),
         lambda: measurements.communication("h"),
         lambda: measurements.measured_indices("c"),
@@ -136,13 +137,13 @@ def test_the_same_engine_serves_again_when_the_server_is_back(server: EmbeddedPo
     engine = build_engine(server.start())
     upgrade(engine)
     repository = PlanRepository(engine)
-    repository.put(PLAN)
+    repository.put(PLAN, WITHOUT_KEY)
     server.stop()
     for _ in range(3):
         with pytest.raises(StorageUnavailable):
-            repository.get("id")
+            repository.get("id", WITHOUT_KEY)
     server.start()
-    assert repository.get("id") == PLAN
+    assert repository.get("id", WITHOUT_KEY) == PLAN
     engine.dispose()
 
 
@@ -150,10 +151,10 @@ def test_a_restart_between_two_calls_goes_unnoticed(server: EmbeddedPostgres) ->
     engine = build_engine(server.start())
     upgrade(engine)
     repository = PlanRepository(engine)
-    repository.put(PLAN)
+    repository.put(PLAN, WITHOUT_KEY)
     server.stop()
     server.start()
-    assert repository.get("id") == PLAN
+    assert repository.get("id", WITHOUT_KEY) == PLAN
     engine.dispose()
 
 
@@ -163,13 +164,13 @@ def test_a_session_that_the_server_ends_midway_is_an_outage_and_the_next_call_wo
         other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
         with pytest.raises(StorageUnavailable), storage_errors():
             connection.execute(text("SELECT 1"))
-    assert PlanRepository(engine).get("id") is None
+    assert PlanRepository(engine).get("id", WITHOUT_KEY) is None
 
 
 def test_an_exhausted_pool_is_an_outage(database_url: str) -> None:
     engine = build_engine(database_url, pool_size=1)
     with engine.connect(), engine.connect(), pytest.raises(StorageUnavailable, match="in use"):
-        PlanRepository(engine).get("id")
+        PlanRepository(engine).get("id", WITHOUT_KEY)
     engine.dispose()
 
 
@@ -185,5 +186,5 @@ def test_a_wait_for_a_lock_ends(database_url: str) -> None:
     with engine.begin() as holder:
         holder.execute(text("LOCK TABLE plans"))
         with pytest.raises(StorageUnavailable, match="lock timeout"):
-            PlanRepository(engine).get("id")
+            PlanRepository(engine).get("id", WITHOUT_KEY)
     engine.dispose()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import ANONYMOUS, WITHOUT_KEY
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import LEASE_S, Launch
 from service.domain.ports import StoredPlan
@@ -31,7 +31,7 @@ def answer(plan_id: str, n: int) -> dict[str, Any]:
 @pytest.fixture
 def store(engine: Engine) -> LaunchStore:
     for plan_id in PLANS:
-        PlanRepository(engine).put(StoredPlan(plan_id, "cpu-x", "auto", 1.0, {}, {"status": "complete"}))
+        PlanRepository(engine).put(StoredPlan(plan_id, "cpu-x", "auto", 1.0, {}, {"status": "complete"}), WITHOUT_KEY)
     return LaunchRepository(engine)
 
 

@@ -11,6 +11,7 @@ from alembic import command
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
+from service.domain.callers import ANONYMOUS
 from service.storage import migrate
 from service.storage.engine import build_engine
 from service.storage.measurements import MeasurementRepository
@@ -159,7 +160,36 @@ def test_plans_of_before_name_the_running_plan_where_it_is_stored(empty_engine: 
     assert drift(empty_engine) == []
     with empty_engine.connect() as connection:
         named = connection.execute(text("SELECT plan_id, previous_plan_id FROM plans ORDER BY plan_id")).all()
+        owners = connection.execute(text("SELECT plan_id, owner FROM plan_owners ORDER BY plan_id")).all()
     assert [tuple(row) for row in named] == [("a", None), ("b", "a"), ("c", None), ("d", None)]
+    assert [tuple(row) for row in owners] == [(plan_id, ANONYMOUS) for plan_id in "abcd"]
+
+
+def test_observations_of_before_keys_are_nobodys_and_going_down_leaves_the_first_of_each(empty_engine: Engine) -> None:
+    migrate_to(empty_engine, "0007")
+    run(
+        empty_engine,
+        """
+        INSERT INTO plans (plan_id, hardware, algorithm, max_cost_ms, request, answer)
+        VALUES ('a', 'cpu-x', 'auto', 1, '{}', '{}');
+        INSERT INTO given_answers (plan_id, digest, answer) VALUES ('a', 'd', '{}')
+        """,
+    )
+    # As replicas of the release before do it, also after the migration.
+    columns = "plan_id, digest, launch_id, rank, start_step, stop_step, forward_compute_ms, backward_compute_ms"
+    put = f"INSERT INTO observations ({columns}, environment) VALUES ('a', 'd', '', {{}}, 0, 1, 1, 1, '{{{{}}}}')"
+    run(empty_engine, put.format(0))
+    migrate_to(empty_engine, "0008")
+    run(empty_engine, put.format(1))
+    run(empty_engine, f"INSERT INTO observations ({columns}, environment, observer) "
+        "VALUES ('a', 'd', '', 0, 0, 1, 2, 2, '{}', 'ann')")  # fmt: skip
+    query = text("SELECT rank, forward_compute_ms FROM observations WHERE observer = :observer ORDER BY id")
+    with empty_engine.connect() as connection:
+        assert connection.execute(query, {"observer": ANONYMOUS}).all() == [(0, 1.0), (1, 1.0)]
+    migrate_to(empty_engine, "0007")
+    with empty_engine.connect() as connection:
+        left = connection.execute(text("SELECT rank, forward_compute_ms FROM observations ORDER BY id")).all()
+    assert left == [(0, 1.0), (1, 1.0)]
 
 
 def test_going_down_and_up_again_makes_the_same_constraints(engine: Engine, empty_engine: Engine) -> None:

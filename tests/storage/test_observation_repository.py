@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import ANONYMOUS, THROUGH_PROXY, WITHOUT_KEY, Caller, Scope
 from service.domain.launch_ports import ObservationStore
 from service.domain.launches import Launch
 from service.domain.observations import Observation, StoredObservation
@@ -36,12 +36,12 @@ def observation(rank: int = 0, start: int = 0, stop: int = 100, launch_id: str =
 
 @pytest.fixture
 def store(engine: Engine) -> ObservationStore:
-    PlanRepository(engine).put(plan())
+    PlanRepository(engine).put(plan(), WITHOUT_KEY)
     return ObservationRepository(engine)
 
 
 def add(store: ObservationStore, *observations: Observation) -> tuple[list[StoredObservation], set[int]]:
-    added = store.add("p", observations)
+    added = store.add("p", observations, WITHOUT_KEY)
     assert added is not None
     return added
 
@@ -52,20 +52,20 @@ def test_observations_come_back_as_they_were_in_their_order(store: ObservationSt
     assert [each.observation for each in stored] == given
     assert new == {each.id for each in stored}
     assert {each.answer["z"] for each in stored} == {1}
-    again = store.of_plan("p", 0, 10)
+    again = store.of_plan("p", WITHOUT_KEY, 0, 10)
     assert {each.id: each for each in again} == {each.id: each for each in stored}
     assert [each.id for each in again] == sorted(new)
 
 
 def test_a_plan_that_is_not_stored_has_none_and_takes_none(store: ObservationStore) -> None:
-    assert store.add("q", [observation()]) is None
-    assert store.of_plan("q", 0, 10) == []
+    assert store.add("q", [observation()], WITHOUT_KEY) is None
+    assert store.of_plan("q", WITHOUT_KEY, 0, 10) == []
 
 
 def test_pages_follow_each_other(store: ObservationStore) -> None:
     add(store, *(observation(rank) for rank in range(5)))
     pages, after = [], 0
-    while page := store.of_plan("p", after, 2):
+    while page := store.of_plan("p", WITHOUT_KEY, after, 2):
         pages.append([each.observation.rank for each in page])
         after = page[-1].id
     assert pages == [[0, 1], [2, 3], [4]]
@@ -84,6 +84,21 @@ def test_the_first_under_a_rank_and_steps_stays(store: ObservationStore) -> None
     again, new = add(store, observation(ms=5.0), observation(rank=1))
     assert again[0] == first[0]
     assert new == {again[1].id}
+
+
+def test_what_others_observe_of_the_same_plan_is_theirs_also_under_the_same_launch(
+    store: ObservationStore, engine: Engine
+) -> None:
+    ann, bob = (Caller(name, frozenset({Scope.PLAN, Scope.OBSERVE})) for name in ("ann", "bob"))
+    for caller, ms in ((ann, 1.0), (bob, 5.0)):
+        assert PlanRepository(engine).ask("p", caller)
+        (stored,), new = store.add("p", [observation(ms=ms)], caller) or ([], set())
+        assert new == {stored.id}
+        assert [each.observation.forward_compute_ms for each in store.of_plan("p", caller, 0, 10)] == [ms]
+    assert [each.observation.forward_compute_ms for each in store.of_plan("p", WITHOUT_KEY, 0, 10)] == [1.0, 5.0]
+    assert store.of_plan("p", THROUGH_PROXY, 0, 10) == []
+    (observed,) = store.observed("cpu-x")
+    assert len(observed.observations) == 2
 
 
 POSTED = st.lists(
@@ -113,7 +128,7 @@ def test_whatever_is_posted_how_often_the_first_of_each_stays(
             first.setdefault((rank, start, stop), ms)
         assert [each.observation.forward_compute_ms for each in stored] == [first[each[:3]] for each in batch]
         assert len(new) == len(first) - known
-    kept = store.of_plan("p", 0, 1_000)
+    kept = store.of_plan("p", WITHOUT_KEY, 0, 1_000)
     assert {(o.rank, o.start, o.stop): o.forward_compute_ms for each in kept for o in [each.observation]} == first
 
 
@@ -136,11 +151,11 @@ def test_an_observation_stays_with_the_answer_that_it_is_of(store: ObservationSt
     plans, launches = PlanRepository(engine), LaunchRepository(engine)
     launches.keep(Launch(ANONYMOUS, "night", "0"), "me", "p", plan().answer)
     add(store, observation())
-    assert plans.put(plan(n=2)).answer["z"] == 2
+    assert plans.put(plan(n=2), WITHOUT_KEY).answer["z"] == 2
     add(store, observation(rank=1), observation())
     add(store, observation(launch_id="night"))
     add(store, observation(launch_id="never asked"))
-    kept = store.of_plan("p", 0, 10)
+    kept = store.of_plan("p", WITHOUT_KEY, 0, 10)
     assert [(each.observation.rank, each.observation.launch_id, each.answer["z"]) for each in kept] == [
         (0, "", 1), (1, "", 2), (0, "night", 1), (0, "never asked", 2),
     ]  # fmt: skip
@@ -150,10 +165,10 @@ def test_an_observation_stays_with_the_answer_that_it_is_of(store: ObservationSt
 
 
 def test_observed_plans_are_those_of_the_hardware(store: ObservationStore, engine: Engine) -> None:
-    PlanRepository(engine).put(plan("q", hardware="h200"))
-    PlanRepository(engine).put(plan("never observed"))
+    PlanRepository(engine).put(plan("q", hardware="h200"), WITHOUT_KEY)
+    PlanRepository(engine).put(plan("never observed"), WITHOUT_KEY)
     add(store, observation())
-    assert store.add("q", [observation(rank=1), observation()]) is not None
+    assert store.add("q", [observation(rank=1), observation()], WITHOUT_KEY) is not None
     assert [each.plan_id for each in store.observed("cpu-x")] == ["p"]
     (found,) = store.observed("h200")
     assert [each.observation.rank for each in found.observations] == [0, 1]
@@ -176,5 +191,5 @@ def test_an_impossible_observation_is_refused_with_all_that_came_with_it(
     store: ObservationStore, changes: dict[str, Any]
 ) -> None:
     with pytest.raises(IntegrityError):
-        store.add("p", [observation(rank=1), replace(observation(), **changes)])
-    assert store.of_plan("p", 0, 10) == []
+        store.add("p", [observation(rank=1), replace(observation(), **changes)], WITHOUT_KEY)
+    assert store.of_plan("p", WITHOUT_KEY, 0, 10) == []

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, text
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import ANONYMOUS, WITHOUT_KEY
 from service.domain.errors import StorageUnavailable
 from service.domain.launches import Launch
 from service.domain.ports import StoredPlan
@@ -155,22 +155,28 @@ def test_plans_name_the_versions_that_they_were_made_with_while_they_are_used(en
         ({"compute": "cpu-x/compute/1", "communication": "cpu-x/communication/1"}, {"compute": "cpu-x/compute/2"}, None)
     ):
         answer = {"status": "complete"} | ({"models": models} if models else {})
-        plans.put(replace(PLAN, plan_id=str(plan_id), answer=answer))
+        plans.put(replace(PLAN, plan_id=str(plan_id), answer=answer), WITHOUT_KEY)
     assert plans.models_named(1) == {"cpu-x/compute/1", "cpu-x/communication/1", "cpu-x/compute/2"}
     with engine.begin() as connection:
         connection.execute(text("UPDATE plans SET last_used_at = now() - interval '25 hours' WHERE plan_id = '0'"))
     assert plans.models_named(1) == {"cpu-x/compute/2"}
     assert plans.models_named(0) == set()
-    assert plans.get("0")
+    assert plans.get("0", WITHOUT_KEY)
     assert plans.models_named(1) == {"cpu-x/compute/1", "cpu-x/communication/1", "cpu-x/compute/2"}
 
 
 def test_what_a_launch_was_answered_names_its_versions_when_its_plan_has_others_by_now(engine: Engine) -> None:
     plans, launches = PlanRepository(engine), LaunchRepository(engine)
     launch, given = Launch(ANONYMOUS, "night", "0"), {"models": {"compute": "cpu-x/compute/1"}}
-    plans.put(replace(PLAN, answer={"status": "complete", "models": {"compute": "cpu-x/compute/2"}}))
+    plans.put(replace(PLAN, answer={"status": "complete", "models": {"compute": "cpu-x/compute/2"}}), WITHOUT_KEY)
     assert launches.claim(launch, "me")
     launches.keep(launch, "me", PLAN.plan_id, given)
     with engine.begin() as connection:
         connection.execute(text("UPDATE plans SET last_used_at = now() - interval '25 hours'"))
     assert plans.models_named(1) == {"cpu-x/compute/1"}
+
+
+def test_a_frozen_change_is_ended_by_the_server(engine: Engine) -> None:
+    with PromotionRepository(engine).changing() as change:
+        connection = change._connection
+        assert connection.scalar(text("SHOW idle_in_transaction_session_timeout")) == "10s"

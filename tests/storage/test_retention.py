@@ -13,31 +13,43 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import ColumnElement, Engine, Text, TextClause, func, text
 
-from service.domain.callers import ANONYMOUS
+from service.domain.callers import ANONYMOUS, WITHOUT_KEY
+from service.domain.idempotency import KeptAnswer, KeyedCall
 from service.domain.launches import Launch
 from service.domain.observations import Observation
 from service.domain.ports import RetentionStore, StoredPlan
+from service.domain.profiles import ProfileTerms, TableProfile
 from service.domain.retention import Kept, Retention, TrainedBench
+from service.domain.tables import Optimizer, Table
 from service.storage import retention
 from service.storage.engine import build_engine
+from service.storage.idempotency import IdempotencyRepository
 from service.storage.launches import LaunchRepository
 from service.storage.measurements import MeasurementRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
+from service.storage.profiles import ProfileRepository
 from service.storage.retention import RetentionRepository
 from service.storage.rows import Row
+from service.storage.workers import WorkerRepository
 from service.usecases.retention import prune
+from tests.storage.live_worker import live_worker
 from tests.storage.locks import wait_for_a_lock
 from tests.storage.test_measurements import communication_measurement, compute_measurement
 
-KEEP = Retention(plans=timedelta(days=90), observations=timedelta(days=365), measurements=timedelta(days=30))
+KEEP = Retention(
+    plans=timedelta(days=90),
+    observations=timedelta(days=365),
+    profiles=timedelta(days=90),
+    measurements=timedelta(days=30),
+)
 
 
 def put(engine: Engine, plan_id: str, days: float = 0.0, previous: str | None = None) -> StoredPlan:
     """A plan that was last asked for so many days ago."""
     answer = {"plan_id": plan_id, "status": "complete", "saved": True}
     plan = StoredPlan(plan_id, "cpu-x", "auto", 1.0, {"previous_plan_id": previous}, answer)
-    PlanRepository(engine).put(plan)
+    PlanRepository(engine).put(plan, WITHOUT_KEY)
     age(engine, "plans", "last_used_at", days, f"plan_id = '{plan_id}'")
     return plan
 
@@ -54,7 +66,7 @@ def observe(engine: Engine, plan_id: str, days: float = 0.0, launch_id: str = ""
     with engine.connect() as connection:
         used = connection.scalar(text(f"SELECT last_used_at FROM plans WHERE plan_id = '{plan_id}'"))
     observation = Observation(launch_id, 0, 0, 1, 1.0, 1.0, None, None, None, {})
-    assert ObservationRepository(engine).add(plan_id, [observation]) is not None
+    assert ObservationRepository(engine).add(plan_id, [observation], WITHOUT_KEY) is not None
     age(engine, "observations", "observed_at", days, f"plan_id = '{plan_id}'")
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE plans SET last_used_at = '{used}' WHERE plan_id = '{plan_id}'"))
@@ -277,7 +289,7 @@ def test_what_stays_is_what_is_used_or_needed_whatever_there_is(
     observed: list[tuple[int, int]],
 ) -> None:
     with engine.begin() as connection:
-        connection.execute(text("TRUNCATE plans, given_answers, launches, observations"))
+        connection.execute(text("TRUNCATE plans, plan_owners, given_answers, launches, observations"))
     previous = {i: back for i, (_, back) in enumerate(plans) if 0 <= back < i}
     for i, (days, _) in enumerate(plans):
         put(engine, str(i), days, str(previous[i]) if i in previous else None)
@@ -300,6 +312,21 @@ def many(database_url: str) -> Iterator[Engine]:
     engine = build_engine(database_url, pool_size=8)
     yield engine
     engine.dispose()
+
+
+def test_a_plan_that_its_last_owner_gave_up_goes_as_soon_as_nothing_needs_it(engine: Engine) -> None:
+    for plan_id in ("observed", "kept"):
+        put(engine, plan_id)
+    observe(engine, "observed", days=300)
+    put(engine, "next", previous="kept")
+    for plan_id in ("observed", "kept"):
+        PlanRepository(engine).delete(plan_id, WITHOUT_KEY)
+    pruned(engine)
+    assert left(engine) == {"observed", "kept", "next"}
+    age(engine, "observations", "observed_at", 400, "true")
+    PlanRepository(engine).delete("next", WITHOUT_KEY)
+    assert pruned(engine)[Kept.PLANS] == 2
+    assert left(engine) == set()
 
 
 def test_launches_observations_and_plans_in_use_lose_nothing_while_all_is_pruned(
@@ -331,13 +358,15 @@ def test_launches_observations_and_plans_in_use_lose_nothing_while_all_is_pruned
         while time.monotonic() < over:
             # Each plan rests for three seconds and comes back.
             plan_id = str(int(time.monotonic() - began) % 4 * 3 + rng.randrange(3))
-            plan = plans.get(plan_id) or plans.put(StoredPlan(plan_id, "cpu-x", "auto", 1.0, {}, {"plan_id": plan_id}))
+            plan = plans.get(plan_id, WITHOUT_KEY) or plans.put(
+                StoredPlan(plan_id, "cpu-x", "auto", 1.0, {}, {"plan_id": plan_id}), WITHOUT_KEY
+            )
             launch = Launch(ANONYMOUS, str(rng.randrange(2)), plan_id)
             given = launches.get(launch) or launches.keep(launch, "me", plan_id, plan.answer)
             assert given == plan.answer
             if rng.random() < 0.3:
                 seen = Observation(launch.launch_id, seed, done, done + 1, 1.0, 1.0, None, None, None, {})
-                assert observations.add(plan_id, [seen]) is not None
+                assert observations.add(plan_id, [seen], WITHOUT_KEY) is not None
             done += 1
         return done
 
@@ -346,4 +375,71 @@ def test_launches_observations_and_plans_in_use_lose_nothing_while_all_is_pruned
         using = [pool.submit(use, seed) for seed in range(3)]
         found = sum((task.result() for task in pruning), Counter())
         assert all(task.result() > 20 for task in using)
-    assert all(found[kind] > 0 for kind in Kept if kind is not Kept.MEASUREMENTS), found
+    assert all(found[kind] > 0 for kind in (Kept.OBSERVATIONS, Kept.LAUNCHES, Kept.ANSWERS, Kept.PLANS)), found
+
+
+def asked_for(engine: Engine, rows: int, state: str, days: float, asked_days: float | None = None) -> str:
+    """A profile that came to a state so many days ago; asked for by a request, if that has an age."""
+    one = TableProfile("cpu-x", Table("t", rows, 64, 2.0), 512, Optimizer.SGD)
+    live_worker(engine, "cpu-x")
+    terms = ProfileTerms(100, 30, 60)
+    if asked_days is None:
+        ProfileRepository(engine).queue_new([one], "a", terms)
+    else:
+        request = ProfileRepository(engine).request([("t", one)], "a", terms)
+        age(engine, "profile_requests", "last_asked_at", asked_days, f"id = '{request.request_id}'")
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                f"UPDATE profiles SET state = '{state}', rounds = 2, failures = 1, "
+                f"finished_at = now() - interval '{days} days', expires_at = now() - interval '{days} days' "
+                f"WHERE id = '{one.key}'"
+            )
+        )
+    return one.key
+
+
+def test_profiles_that_ended_long_ago_go_with_those_who_asked(engine: Engine) -> None:
+    stay = {
+        asked_for(engine, 1, "measured", 89),
+        asked_for(engine, 2, "queued", 500),
+        asked_for(engine, 3, "running", 500, 500),
+        asked_for(engine, 4, "parked", 500, 89),
+    }
+    for rows, state in enumerate(("measured", "parked", "expired"), start=5):
+        asked_for(engine, rows, state, 91)
+        asked_for(engine, 10 * rows, state, 91, 91)
+    before = WorkerRepository(engine, 30).queue_state()
+    found = pruned(engine)
+    assert (found[Kept.PROFILE_REQUESTS], found[Kept.PROFILES]) == (3, 6)
+    assert left(engine, "profiles", "id") == stay
+    # Counters do not fall.
+    after = WorkerRepository(engine, 30).queue_state()
+    assert (after.measured, after.failures) == (before.measured, before.failures) == ({"cpu-x": 20}, {"cpu-x": 10})
+
+
+def test_asking_again_keeps_a_request(engine: Engine) -> None:
+    for _ in range(2):
+        asked_for(engine, 1, "measured", 500, 500)
+    one = TableProfile("cpu-x", Table("t", 1, 64, 2.0), 512, Optimizer.SGD)
+    ProfileRepository(engine).request([("t", one)], "a", ProfileTerms(100, 30, 60))
+    assert pruned(engine)[Kept.PROFILE_REQUESTS] == 0
+
+
+def test_idempotency_keys_go_after_a_day(engine: Engine) -> None:
+    store = IdempotencyRepository(engine, 60)
+    for key, hours in (("new", 23), ("old", 25)):
+        call = KeyedCall("a", key, "hash", "claim")
+        assert store.begin(call) is None
+        store.keep(call, KeptAnswer(200, None, "{}"))
+        with engine.begin() as connection:
+            aged = "UPDATE idempotency_keys SET created_at = now() - make_interval(hours => :hours) WHERE key = :key"
+            connection.execute(text(aged), {"hours": hours, "key": key})
+    assert RetentionRepository(engine).prunable(KEEP, ())[Kept.IDEMPOTENCY_KEYS] == 1
+    assert pruned(engine)[Kept.IDEMPOTENCY_KEYS] == 1
+    assert left(engine, "idempotency_keys", "key") == {"new"}
+
+
+def test_a_bench_without_a_number_is_left_alone(engine: Engine) -> None:
+    MeasurementRepository(engine).add_compute(replace(compute_measurement(0), environment={"bench": "odd"}))
+    assert pruned(engine)[Kept.MEASUREMENTS] == 0

@@ -71,6 +71,27 @@ def test_what_is_within_the_limits_passes(verdict: Verdict) -> None:
     assert verdict.better, verdict.reason
 
 
+def _uneven(error: float) -> dict[str, Judged]:
+    """As ``_judged``, but half of the rows are off by much more than the others, in turns."""
+    judged = _judged(error)["total"]
+    off = np.where(np.arange(ROWS) // 2 % 2, 0.05, -0.05)
+    return {
+        "total": Judged(
+            judged.predicted + judged.measured * off * np.sign(judged.predicted - judged.measured),
+            judged.measured,
+            judged.covered,
+            {},
+        )
+    }
+
+
+def test_what_chance_makes_of_the_earlier_error_passes_up_to_as_much_again() -> None:
+    # The standard error of the difference is 0.05 / sqrt(200) = 0.35% of what was measured, more than 2% of 10%.
+    said = "higher by more than the 0.40% that are let pass"
+    assert said not in _verdict(_judged(0.08), _uneven(0.1035)).reason
+    assert said in _verdict(_judged(0.08), _uneven(0.1045)).reason
+
+
 def test_intervals_that_are_no_further_off_than_those_that_serve_pass() -> None:
     narrow = _judged(0.10, covered=0.6)
     better, worse = (

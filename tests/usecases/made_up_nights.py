@@ -69,6 +69,16 @@ def combinations(
     return found
 
 
+def inverted(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
+    """A bad set: what is dear is measured as cheap, and the other way round, about the middle of all."""
+    forward, backward = (
+        float(np.median([getattr(row, part) for row in rows])) for part in ("forward_ms", "backward_ms")
+    )
+    return [
+        replace(row, forward_ms=forward**2 / row.forward_ms, backward_ms=backward**2 / row.backward_ms) for row in rows
+    ]
+
+
 def exchanges(campaign: str, count: int, when: datetime, seed: int = 0) -> list[CommunicationMeasurement]:
     """Exchanges between two devices that are linear in what is exchanged, with 2% noise."""
     rng, found = np.random.default_rng(seed), []

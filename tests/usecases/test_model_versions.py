@@ -1,11 +1,15 @@
 """Promotion, rollback and pruning over a real store and a real database."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
 from service.domain.errors import DamagedArtifact, NothingToRollBackTo, UnknownModelVersion
+from service.domain.version_ports import PromotionChange
 from service.domain.versions import Promotion, Version
 from service.registry.store import ModelStore
 from service.storage.promotions import PromotionRepository
@@ -202,3 +206,50 @@ def test_the_newest_version_is_never_pruned(store: ModelStore, promotions: Promo
         prune(store, promotions, set(), keep=0)
     prune(store, promotions, set(), keep=1)
     assert store.write("cpu-x", "compute", weights(), FACTS) == Version(*MODEL, 4)
+
+
+def test_versions_are_loaded_before_others_are_kept_out(
+    store: ModelStore, promotions: PromotionRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing, inside = promotions.changing, [False]
+    checked: list[tuple[int, bool]] = []
+
+    @contextmanager
+    def watched(*given: Any) -> Iterator[PromotionChange]:
+        with changing(*given) as change:
+            inside[0] = True
+            yield change
+        inside[0] = False
+
+    monkeypatch.setattr(promotions, "changing", watched)
+    monkeypatch.setattr(store, "check", lambda version: checked.append((version.number, inside[0])))
+    for number in (1, 2):
+        promote(store, promotions, Version(*MODEL, number), "me", "better")
+    rollback(store, promotions, MODEL, "me", "worse")
+    assert checked == [(1, False), (2, False), (1, False)]
+
+
+def test_a_version_that_is_pruned_while_it_is_loaded_is_not_promoted(
+    store: ModelStore, promotions: PromotionRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "check", lambda version: store.delete(*MODEL, version.number))
+    with pytest.raises(UnknownModelVersion):
+        promote(store, promotions, Version(*MODEL, 1), "me", "better")
+    assert promotions.standing() == {}
+
+
+def test_a_rollback_that_another_came_before_loads_what_it_then_brings_back(
+    store: ModelStore, promotions: PromotionRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        promote(store, promotions, Version(*MODEL, number), "me", "better")
+    checked: list[int] = []
+
+    def check(version: Version) -> None:
+        checked.append(version.number)
+        if len(checked) == 1:
+            rollback(store, promotions, MODEL, "another", "worse")
+
+    monkeypatch.setattr(store, "check", check)
+    assert rollback(store, promotions, MODEL, "me", "worse").number == 1
+    assert checked == [2, 2, 1]

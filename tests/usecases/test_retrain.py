@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
+from service.domain.callers import WITHOUT_KEY
 from service.domain.deadline import Deadline
 from service.domain.errors import RetrainingUnderWay, UnknownHardware
 from service.domain.measurements import ComputeMeasurement, Split
@@ -41,6 +42,7 @@ from tests.usecases.made_up_nights import (
     combinations,
     earlier,
     exchanges,
+    inverted,
     later,
     night,
 )
@@ -96,18 +98,8 @@ def test_a_night_of_new_tables_is_promoted_and_the_next_plan_errs_less(first: Ni
     assert plan.models == {COMPUTE: SECOND, COMMUNICATION: f"{HARDWARE}/{COMMUNICATION}/1"}
 
 
-def _inverted(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
-    """What is dear is measured as cheap, and the other way round, about the middle of all."""
-    forward, backward = (
-        float(np.median([getattr(row, part) for row in rows])) for part in ("forward_ms", "backward_ms")
-    )
-    return [
-        replace(row, forward_ms=forward**2 / row.forward_ms, backward_ms=backward**2 / row.backward_ms) for row in rows
-    ]
-
-
 def _inverted_unless_held_out(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
-    return [row if row.split is Split.TEST else bad for row, bad in zip(rows, _inverted(rows), strict=True)]
+    return [row if row.split is Split.TEST else bad for row, bad in zip(rows, inverted(rows), strict=True)]
 
 
 def _slower(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
@@ -118,7 +110,7 @@ def _slower(rows: Sequence[ComputeMeasurement]) -> list[ComputeMeasurement]:
     ("planted", "said"),
     [
         (_inverted_unless_held_out, "held-out rows is"),
-        (_inverted, "when the serving version was trained is"),
+        (inverted, "when the serving version was trained is"),
         (_slower, "the machine is said to take"),
     ],
 )
@@ -151,7 +143,7 @@ def test_measurements_of_another_device_do_not_take_over(first: Night) -> None:
 def test_without_anything_new_nothing_is_trained(first: Night) -> None:
     outcome = _again(first)
     assert (outcome.ended, outcome.reason) == (Ended.NOTHING_NEW, "the serving version was trained on the same")
-    first.measurements.add_compute_many(_inverted(combinations("planted", 500, later(), seed=1)))
+    first.measurements.add_compute_many(inverted(combinations("planted", 500, later(), seed=1)))
     assert _again(first).ended is Ended.REFUSED
     assert _again(first).ended is Ended.NOTHING_NEW
     assert _again(first).ended is Ended.NOTHING_NEW
@@ -174,12 +166,16 @@ def test_observations_are_trained_on(first: Night, engine: Engine) -> None:
     table = {"name": "t", "num_embeddings": 7_000, "embedding_dim": 32, "pooling_factor": 3.0}
     request = {"tables": [table], "global_batch_size": 2048, "optimizer": "sgd"}
     answer = {"models": {COMPUTE: FIRST}, "shards": [{"table": "t", "columns": [0, 32], "device": 0}]}
-    PlanRepository(engine).put(StoredPlan("p", HARDWARE, "auto", 1.0, request, {**answer, "status": "complete"}))
+    PlanRepository(engine).put(
+        StoredPlan("p", HARDWARE, "auto", 1.0, request, {**answer, "status": "complete"}), WITHOUT_KEY
+    )
     assert _again(first).ended is Ended.NOTHING_NEW
     observation = Observation("", 0, 0, 100, 0.5, 1.25, None, None, None, ENVIRONMENT)
-    ObservationRepository(engine).add("p", [replace(observation, environment={**ENVIRONMENT, "bench": "9"})])
+    ObservationRepository(engine).add(
+        "p", [replace(observation, environment={**ENVIRONMENT, "bench": "9"})], WITHOUT_KEY
+    )
     assert _again(first).ended is Ended.NOTHING_NEW
-    ObservationRepository(engine).add("p", [replace(observation, start=100, stop=200)])
+    ObservationRepository(engine).add("p", [replace(observation, start=100, stop=200)], WITHOUT_KEY)
     outcome = _again(first)
     assert outcome.ended in (Ended.PROMOTED, Ended.REFUSED)
     assert outcome.comparison is not None

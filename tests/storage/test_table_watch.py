@@ -12,8 +12,8 @@ from service.domain.versions import Standing, Version
 from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine
 from service.storage.migrate import upgrade
-from service.storage.promotion_watch import APPLICATION_NAME, PromotionWatch
-from service.storage.promotions import PromotionRepository
+from service.storage.promotions import CHANNEL, PromotionRepository, standing_promotions
+from service.storage.table_watch import TableWatch, application_name
 from tests.api.processes import wait_for
 
 MODEL = ("cpu-x", "compute")
@@ -37,10 +37,14 @@ class Follower:
         return lambda: bool(self.told) and [p.number for p in self.told[-1].get(MODEL, ())][:1] == [number]
 
 
+def _watch(engine: Engine, follower: Follower, poll_s: float) -> TableWatch[Standing]:
+    return TableWatch(engine, "promotions", CHANNEL, standing_promotions, follower, poll_s)
+
+
 @contextmanager
 def _watched(engine: Engine, poll_s: float) -> Iterator[Follower]:
     follower = Follower()
-    with PromotionWatch(engine, follower, poll_s):
+    with _watch(engine, follower, poll_s):
         wait_for(lambda: bool(follower.told))
         yield follower
 
@@ -54,7 +58,7 @@ def _listening(engine: Engine) -> list[int]:
     """Server processes of the connections that listen, in this database."""
     query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name"
     with engine.connect() as connection:
-        return list(connection.scalars(text(query), {"name": APPLICATION_NAME}))
+        return list(connection.scalars(text(query), {"name": application_name("promotions")}))
 
 
 def test_a_promotion_is_heard_of_at_once(engine: Engine) -> None:
@@ -101,7 +105,7 @@ def test_a_failure_to_follow_is_logged_and_tried_again(engine: Engine, caplog: p
 
 def test_a_watch_ends_soon_also_while_the_database_is_away() -> None:
     engine = build_engine("postgresql://nobody@127.0.0.1:1/none")
-    with PromotionWatch(engine, Follower()):
+    with _watch(engine, Follower(), 3.0):
         time.sleep(1.0)
         began = time.monotonic()
     assert time.monotonic() - began < 3

@@ -1,0 +1,137 @@
+"""The command ``shardwright-client``, for shells and launch scripts."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwright_client.client import PROFILE_TIMEOUT_S, Client
+from shardwright_client.configuration import KEY_VARIABLE, TIMEOUT_S, URL_VARIABLE
+from shardwright_client.errors import (
+    Busy,
+    ConnectionFailed,
+    Infeasible,
+    InvalidArgument,
+    ProblemError,
+    ServiceFailed,
+    ShardwrightError,
+    Timeout,
+)
+from shardwright_client.json_values import Answer
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "answered",
+    1: "the service failed, or what answered is none",
+    2: "the command, the file, the address or the key is not what it should be",
+    3: "the service refused the request",
+    4: "no plan meets the request (infeasible)",
+    5: "not reached, busy, or not in time: try again later",
+}
+
+_Action = Callable[[Client, argparse.Namespace], Answer]
+
+_EPILOG = f"""
+The service is named by --url or {URL_VARIABLE}; its API key is {KEY_VARIABLE}, from the environment alone. Answers are
+JSON on standard output, errors one line on standard error. A REQUEST is a JSON file as the service's openapi.yaml has
+it, - for standard input.
+
+exit codes:
+""" + "\n".join(f"  {code}  {text}" for code, text in EXIT_CODES.items())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; the exit code, see ``EXIT_CODES``.
+
+    Args:
+        arguments: of the command line; None for those of the process.
+    """
+    given = _parser().parse_args(arguments)
+    action: _Action = given.action
+    try:
+        with Client(given.url, timeout_s=given.timeout) as client:
+            answer = action(client, given)
+    except ShardwrightError as error:
+        sys.stderr.write(f"shardwright-client: {error}\n")
+        return _exit_code(error)
+    sys.stdout.write(json.dumps(answer.raw, ensure_ascii=False, indent=2 if given.pretty else None) + "\n")
+    return 0
+
+
+def _exit_code(error: ShardwrightError) -> int:
+    if isinstance(error, InvalidArgument):
+        return 2
+    if isinstance(error, Infeasible):
+        return 4
+    if isinstance(error, ConnectionFailed | Timeout | Busy):
+        return 5
+    return 3 if isinstance(error, ProblemError) and not isinstance(error, ServiceFailed) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "shardwright-client",
+        description="Asks a Shardwright service where embedding tables go.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--url", help=f"address of the service; default: {URL_VARIABLE}")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for a call (default: %(default)s)")
+    parser.add_argument("--pretty", action="store_true", help="indented JSON")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    plan = _command(commands, "plan", "plan where tables go", _plan)
+    plan.add_argument("request", metavar="REQUEST")
+    plan.add_argument("--launch-id", help="name of the launch: all its ranks are answered one plan")
+    estimate = _command(commands, "estimate", "price a placement", _estimate)
+    estimate.add_argument("request", metavar="REQUEST")
+    _command(commands, "show", "a stored plan", _show).add_argument("plan_id", metavar="PLAN_ID")
+    observe = _command(commands, "observe", "store what was measured while a plan ran", _observe)
+    observe.add_argument("plan_id", metavar="PLAN_ID")
+    observe.add_argument("request", metavar="REQUEST")
+    profile = _command(commands, "profile", "have tables measured", _profile)
+    profile.add_argument("request", metavar="REQUEST")
+    profile.add_argument(
+        "--wait", type=float, nargs="?", const=PROFILE_TIMEOUT_S, metavar="SECONDS",
+        help="until they are measured (default: %(const)s)",
+    )  # fmt: skip
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, action: _Action) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(action=action)
+    return command
+
+
+def _plan(client: Client, given: argparse.Namespace) -> Answer:
+    launch = {} if given.launch_id is None else {"launch_id": given.launch_id}
+    return client.plan(_content(given.request) | launch)
+
+
+def _estimate(client: Client, given: argparse.Namespace) -> Answer:
+    return client.estimate(_content(given.request))
+
+
+def _show(client: Client, given: argparse.Namespace) -> Answer:
+    return client.get_plan(given.plan_id)
+
+
+def _observe(client: Client, given: argparse.Namespace) -> Answer:
+    return client.observe(given.plan_id, _content(given.request))
+
+
+def _profile(client: Client, given: argparse.Namespace) -> Answer:
+    profiles = client.profile(_content(given.request))
+    return profiles if given.wait is None else client.wait_for_profile(profiles.request_id, given.wait)
+
+
+def _content(name: str) -> dict[str, Any]:
+    try:
+        content = json.loads(sys.stdin.read() if name == "-" else Path(name).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{name}: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidArgument(f"{name}: must be a JSON object")
+    return content

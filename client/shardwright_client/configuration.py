@@ -1,0 +1,94 @@
+"""Which service is asked, with which key and for how long."""
+
+import os
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+import httpx
+
+from shardwright_client.errors import InvalidArgument
+
+URL_VARIABLE = "SHARDWRIGHT_URL"
+KEY_VARIABLE = "SHARDWRIGHT_API_KEY"
+
+TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """How a service is asked.
+
+    Attributes:
+        base_url: its address, without a slash at the end.
+        api_key: None where it needs none.
+        timeout_s: for all tries of a call together, besides the time that the service was given for a plan.
+        connect_timeout_s: for a connection.
+        read_timeout_s: for the next bytes of an answer, besides the time that the service was given for a plan.
+    """
+
+    base_url: str
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = TIMEOUT_S
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_s", "connect_timeout_s", "read_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidArgument(f"{name} must be above 0 seconds, is {getattr(self, name)}")
+
+    def headers(self) -> dict[str, str]:
+        """Of every request."""
+        own = {"Accept": "application/json, application/problem+json", "User-Agent": _user_agent()}
+        return own if self.api_key is None else own | {"Authorization": f"Bearer {self.api_key}"}
+
+    def url(self, path: str) -> str:
+        """Where a path of the service is."""
+        return self.base_url + path
+
+
+def configured(
+    base_url: str | None, api_key: str | None, timeout_s: float, connect_timeout_s: float, read_timeout_s: float
+) -> Configuration:
+    """The configuration; what is None is taken from the environment.
+
+    Raises:
+        InvalidArgument: no service is named, or the address or the key is none.
+    """
+    url = os.environ.get(URL_VARIABLE, "") if base_url is None else base_url
+    key = os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+    return Configuration(
+        _checked_url(url.strip()), _checked_key(key.strip()), timeout_s, connect_timeout_s, read_timeout_s
+    )
+
+
+def _checked_url(given: str) -> str:
+    remedy = f"pass base_url or set {URL_VARIABLE}, for example to http://localhost:8000"
+    if not given:
+        raise InvalidArgument(f"no service is named: {remedy}")
+    try:
+        url = httpx.URL(given)
+    except httpx.InvalidURL as error:
+        raise InvalidArgument(f"the service's address cannot be read ({error}): {remedy}") from None
+    if url.userinfo:
+        raise InvalidArgument(
+            f"the service's address must not have a user or password: give api_key, or {KEY_VARIABLE}"
+        )
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+        raise InvalidArgument(f"{given!r} is no address of a service: {remedy}")
+    return str(url).rstrip("/")
+
+
+def _checked_key(given: str) -> str | None:
+    if not given.isascii() or not given.isprintable() or " " in given:
+        raise InvalidArgument(f"the API key (api_key, or {KEY_VARIABLE}) has characters that no key has")
+    return given or None
+
+
+def _user_agent() -> str:
+    try:
+        return f"shardwright-client/{version('shardwright-client')}"
+    except PackageNotFoundError:
+        return "shardwright-client"

@@ -1,0 +1,137 @@
+"""The one place for tries, waits and deadlines: generators that say what to do next, for any kind of client.
+
+They yield a ``Try`` to be sent, whose outcome is sent back to them, or a ``Wait`` to be slept through, and return the
+result of the call.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import httpx
+
+from shardwright_client.calls import Call, Result, get_profile_call
+from shardwright_client.configuration import Configuration
+from shardwright_client.errors import ShardwrightError, Timeout
+from shardwright_client.outcomes import Failure, Outcome, value_or_failure
+from shardwright_client.profiles import Profiles
+
+FIRST_WAIT_S = 0.25
+LONGEST_WAIT_S = 8.0
+LONGEST_RETRY_AFTER_S = 30.0
+"""A service that says to come back later than this is not waited for."""
+
+FIRST_LOOK_S = 1.0
+LONGEST_LOOK_S = 15.0
+LEAST_TIMEOUT_S = 0.001
+
+Clock = Callable[[], float]
+
+_random = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One request to be sent.
+
+    Attributes:
+        method: of HTTP.
+        url: all of it.
+        headers: besides those of every request.
+        content: the body.
+        timeout: of its parts.
+        due: when it is given up, by the monotonic clock, though bytes still come.
+    """
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    content: bytes | None
+    timeout: httpx.Timeout
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Seconds to sleep."""
+
+    seconds: float
+
+
+Flow = Generator[Try | Wait, Outcome, Result]
+
+
+def answered(
+    call: Call[Result], configuration: Configuration, clock: Clock = time.monotonic, due: float | None = None
+) -> Flow[Result]:
+    """A call, tried until it is answered or what is wrong will not pass by ``due``.
+
+    Args:
+        call: what is asked.
+        configuration: how.
+        clock: counts seconds.
+        due: when to give up, by the clock; None for the configuration's time.
+
+    Raises:
+        ShardwrightError: the last try's.
+    """
+    began = clock()
+    due = began + configuration.timeout_s + call.planning_s if due is None else due
+    headers = {} if call.body is None else {"Content-Type": "application/json"}
+    content, url, tries = call.content(), configuration.url(call.path), 0
+    while True:
+        tries += 1
+        outcome = yield Try(call.method, url, headers, content, _timeout(call, configuration, due - clock()), due)
+        found = value_or_failure(call, url, outcome)
+        if not isinstance(found, Failure):
+            return found
+        pause = _pause_s(found, tries)
+        if pause is None or clock() + pause >= due:
+            raise _told(found.error, tries, clock() - began)
+        yield Wait(pause)
+
+
+def profiled(
+    request_id: str, timeout_s: float, configuration: Configuration, clock: Clock = time.monotonic
+) -> Flow[Profiles]:
+    """A request for profiles, looked at until none of its tables waits or is being measured.
+
+    Raises:
+        Timeout: ``timeout_s`` have passed.
+        ShardwrightError: it cannot be looked at.
+    """
+    call, due, pause = get_profile_call(request_id), clock() + timeout_s, FIRST_LOOK_S
+    while True:
+        profiles = yield from answered(call, configuration, clock, due)
+        if profiles.done:
+            return profiles
+        if clock() + pause >= due:
+            progress = ", ".join(f"{count} {state}" for state, count in profiles.raw["progress"].items())
+            raise Timeout(f"request {request_id} for profiles is not done after {timeout_s:g} s: {progress}")
+        yield Wait(_jittered(pause))
+        pause = min(2 * pause, LONGEST_LOOK_S)
+
+
+def _timeout(call: Call[Result], configuration: Configuration, left_s: float) -> httpx.Timeout:
+    left_s = max(left_s, LEAST_TIMEOUT_S)
+    read_s = min(configuration.read_timeout_s + call.planning_s, left_s)
+    return httpx.Timeout(read_s, connect=min(configuration.connect_timeout_s, left_s))
+
+
+def _pause_s(failure: Failure, tries: int) -> float | None:
+    """Seconds to wait before the next try; None where there is to be none."""
+    if not failure.momentary or (failure.retry_after_s or 0.0) > LONGEST_RETRY_AFTER_S:
+        return None
+    return (failure.retry_after_s or 0.0) + _jittered(min(FIRST_WAIT_S * 2.0 ** min(tries - 1, 20), LONGEST_WAIT_S))
+
+
+def _jittered(seconds: float) -> float:
+    """Between half and all of it, so that the ranks of a launch do not come back at once."""
+    return _random.uniform(seconds / 2, seconds)
+
+
+def _told(error: ShardwrightError, tries: int, seconds: float) -> ShardwrightError:
+    if tries > 1:
+        error.args = (f"{error} (given up after {tries} tries in {seconds:.1f} s)",)
+    return error

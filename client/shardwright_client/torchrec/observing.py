@@ -1,0 +1,153 @@
+"""Tells the service what the embeddings of a training cost, step by step and rank by rank."""
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from importlib.metadata import version
+from types import TracebackType
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardwright_client.client import Client
+from shardwright_client.errors import InvalidArgument
+from shardwright_client.observations import Observation
+from shardwright_client.plans import Plan
+from shardwright_client.torchrec.reporting import Reporter
+from shardwright_client.torchrec.timing import CudaClock, HostClock, StepMarks, StepTimer
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+class PlanObserver:
+    """Measures single steps of a training that runs on a plan, and reports their means from a thread.
+
+    Make one on every rank after DistributedModelParallel, with the same numbers, and call ``step`` at the end of each
+    training step. Whatever goes wrong is logged; the training goes on.
+
+    Args:
+        model: after DistributedModelParallel.
+        plan: that it runs on, ``ShardwrightPlanner.answer``; None (another planner stood in) makes this do nothing.
+        launch_id: under which the plan was asked for.
+        client: None for one that the environment describes.
+        sample_every: one step of so many is measured, the last one of each such row.
+        report_every: steps that are reported in one.
+        first_step: number of the next step, where training goes on from a checkpoint.
+        environment: of the machine, added to the versions of the libraries and the device's name.
+
+    Raises:
+        InvalidArgument: steps are not counted from 1 up.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan | None,
+        *,
+        launch_id: str | None = None,
+        client: Client | None = None,
+        sample_every: int = 50,
+        report_every: int = 1000,
+        first_step: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if not 1 <= sample_every <= report_every or first_step < 0:
+            raise InvalidArgument("sample_every must be from 1 to report_every, and first_step not below 0")
+        self._every, self._report_every = sample_every, report_every
+        self._first = self._step = self._begin = first_step
+        self._clock = CudaClock() if _on_gpu(model) else HostClock()
+        self._taken: list[dict[str, float]] = []
+        self._pending: deque[tuple[int, StepMarks]] = deque()
+        self._timer: StepTimer | None = None
+        if plan is not None:
+            self._timer = StepTimer(model, self._clock)
+            if not self._timer.watches:
+                logger.warning("no sharded EmbeddingBagCollection is observed: give the DistributedModelParallel")
+            self._reporter = Reporter(client, plan.plan_id, launch_id, _environment() | dict(environment or {}))
+            self._begin_step(self._timer, first_step)
+
+    def step(self) -> None:
+        """A training step has ended."""
+        if self._timer is None:
+            return
+        marks, step = self._begin_step(self._timer, self._step + 1), self._step
+        self._step += 1
+        try:
+            self._gather(step, marks)
+        except Exception:
+            logger.warning("observing ends, training goes on", exc_info=True)
+            self._forget()
+            self._timer.close()
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Reports what is left, waits for so many seconds at most, and leaves the model as it was."""
+        if self._timer is None:
+            return
+        self._timer.close()
+        self._timer = None
+        try:
+            self._take_passed()
+            self._report(self._step)
+            self._reporter.close(timeout_s)
+        except Exception:
+            logger.warning("the last steps are not observed", exc_info=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin_step(self, timer: StepTimer, step: int) -> StepMarks | None:
+        """The marks of the step before, where it was measured."""
+        return timer.begin_step((step - self._first) % self._every == self._every - 1)
+
+    def _gather(self, step: int, marks: StepMarks | None) -> None:
+        if marks is not None:
+            self._pending.append((step, marks))
+        self._take_passed()
+        if self._step >= self._end and not (self._pending and self._pending[0][0] < self._end):
+            self._report(self._end)
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._taken = []
+
+    @property
+    def _end(self) -> int:
+        """The step before which the present report ends."""
+        return self._begin + self._report_every
+
+    def _take_passed(self) -> None:
+        while self._pending and self._pending[0][1].passed(self._clock):
+            step, marks = self._pending.popleft()
+            if step >= self._end:
+                self._report(self._end)
+            costs = marks.costs_ms(self._clock)
+            if costs is not None:
+                self._taken.append(costs)
+
+    def _report(self, end: int) -> None:
+        if self._taken:
+            means = {name: sum(costs[name] for costs in self._taken) / len(self._taken) for name in self._taken[0]}
+            self._reporter.report(Observation(rank=_rank(), steps=(self._begin, end), **means))
+        self._begin, self._taken = end, []
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _on_gpu(model: nn.Module) -> bool:
+    return any(parameter.is_cuda for parameter in model.parameters())
+
+
+def _environment() -> dict[str, str]:
+    found = {name: version(name) for name in ("torch", "torchrec")}
+    return found | ({"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})

@@ -1,0 +1,136 @@
+"""From the tables of a model, TorchRec's topology and constraints to a request of the service."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner.constants import POOLING_FACTOR
+from torchrec.distributed.planner.types import ParameterConstraints, Topology
+
+from shardwright_client.json_values import Json, encoded
+from shardwright_client.tables import Constraints, Devices, Optimizer, ShardingType, Table
+from shardwright_client.torchrec.errors import NotModelled
+from shardwright_client.torchrec.modules import ModuleTable
+from shardwright_client.torchrec.optimizers import fused_optimizer
+from shardwright_client.torchrec.placements import COLUMN_WISE, TABLE_WISE
+from shardwright_client.torchrec.samples import Lookups
+
+TableConstraints = Mapping[str, ParameterConstraints]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the service is asked about a model.
+
+    Attributes:
+        tables: of the model, in the request's order.
+        request: JSON of POST /plan.
+    """
+
+    tables: tuple[ModuleTable, ...]
+    request: Json
+
+
+def model_question(
+    tables: Sequence[ModuleTable],
+    topology: Topology,
+    batch_size: int,
+    hardware: str,
+    *,
+    constraints: TableConstraints | None = None,
+    lookups: Mapping[str, Lookups] | None = None,
+    optimizer: Optimizer | None = None,
+    further: Json | None = None,
+) -> Question:
+    """The question where the tables of a model go.
+
+    Args:
+        tables: of the model.
+        topology: the ranks, with the memory that embeddings may use.
+        batch_size: samples of a rank in a step.
+        hardware: key of the cost models.
+        constraints: by the table's name in its module. Sharding types that they leave, and the widest of their
+            ``min_partition``, hold for all tables: the service knows no such rule for one.
+        lookups: measured, by the table's name in requests; None for the constraints' pooling factors.
+        optimizer: None for what the tables and sharders say.
+        further: members of the request to add or to replace; those of ``constraints`` one by one.
+
+    Raises:
+        NotModelled: something is asked for that Shardwright has no model of.
+    """
+    by_table = constraints or {}
+    rules = [(table, by_table[table.table]) for table in tables if table.table in by_table]
+    for table, rule in rules:
+        _check_modelled(table, rule, topology.compute_device)
+    own = dict(further or {})
+    allowed = encoded(_plan_constraints(rules)) | dict(own.pop("constraints", {}))
+    request = {
+        "tables": [
+            encoded(_table(table, by_table.get(table.table), (lookups or {}).get(table.name))) for table in tables
+        ],
+        "devices": encoded(_devices(topology, hardware)),
+        "global_batch_size": batch_size * topology.world_size,
+        "optimizer": optimizer or fused_optimizer(tables),
+        "constraints": allowed,
+    }
+    return Question(tuple(tables), request | own)
+
+
+def _table(table: ModuleTable, rule: ParameterConstraints | None, lookups: Lookups | None) -> Table:
+    return Table(
+        name=table.name,
+        num_embeddings=table.num_embeddings,
+        embedding_dim=table.embedding_dim,
+        pooling_factor=lookups.pooling_factor if lookups else _pooling_factor(table, rule),
+        num_features=len(table.features),
+        pooling_mode=table.pooling_mode,
+        data_type=table.data_type,
+        distinct_rows=lookups.distinct_rows if lookups else None,
+        reuse_histogram=lookups.histogram if lookups else None,
+    )
+
+
+def _pooling_factor(table: ModuleTable, rule: ParameterConstraints | None) -> float:
+    """Lookups a sample over all features, by TorchRec's constraints: one factor for each feature, or one for all."""
+    factors, features = rule.pooling_factors if rule else [POOLING_FACTOR], len(table.features)
+    if len(factors) == 1:
+        return float(factors[0] * features)
+    if len(factors) != features:
+        raise NotModelled(f"{table.told} has {features} features but constraints with {len(factors)} pooling_factors")
+    return float(sum(factors))
+
+
+def _devices(topology: Topology, hardware: str) -> Devices:
+    on_gpu = topology.compute_device != "cpu"
+    memory = [int(device.storage.hbm if on_gpu else device.storage.ddr) for device in topology.devices]
+    return Devices(topology.world_size, memory[0] if len(set(memory)) == 1 else memory, hardware)
+
+
+def _plan_constraints(rules: Sequence[tuple[ModuleTable, ParameterConstraints]]) -> Constraints:
+    left: set[str] = {TABLE_WISE, COLUMN_WISE}
+    for table, rule in rules:
+        if rule.sharding_types and not left & set(rule.sharding_types):
+            raise NotModelled(
+                f"constraints allow {table.told} to be sharded {', '.join(rule.sharding_types)}; what Shardwright and "
+                f"other tables leave is {', '.join(sorted(left))}: allow one of these, or plan with TorchRec"
+            )
+        left &= set(rule.sharding_types or left)
+    narrowest = [rule.min_partition for _, rule in rules if rule.min_partition]
+    both: tuple[ShardingType, ...] = (TABLE_WISE, COLUMN_WISE)
+    types = [kind for kind in both if kind in left]
+    return Constraints(sharding_types=types, min_shard_dim=max(narrowest, default=Constraints().min_shard_dim))
+
+
+def _check_modelled(table: ModuleTable, rule: ParameterConstraints, compute_device: str) -> None:
+    kernel = EmbeddingComputeKernel.FUSED.value
+    refusals: dict[str, Any] = {
+        f"compute_kernels without {kernel!r}: allow it": rule.compute_kernels and kernel not in rule.compute_kernels,
+        "num_poolings or batch_sizes: variable batches are not modelled": rule.num_poolings or rule.batch_sizes,
+        "key_value_params: tables outside of device memory are not modelled": rule.key_value_params,
+        f"a device_group other than {compute_device!r}": rule.device_group and rule.device_group != compute_device,
+        "use_virtual_table: virtual tables are not modelled": rule.use_virtual_table,
+    }
+    for refusal, asked in refusals.items():
+        if asked:
+            raise NotModelled(f"constraints give {table.told} {refusal}, or plan with TorchRec")

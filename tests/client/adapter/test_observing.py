@@ -1,0 +1,183 @@
+"""Steps are measured, gathered and sent; whatever goes wrong there, the training goes on."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrec.distributed.model_parallel import DistributedModelParallel
+
+from shardwright_client import Client, InvalidArgument, Observation, Plan, Shard
+from shardwright_client.torchrec import PlanObserver, find_tables, timing, to_sharding_plan
+from shardwright_client.torchrec.reporting import Reporter
+from tests.client.adapter.models import batch, loss_of, seeded_model, sharder
+from tests.client.adapter.ranks import joined
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PLAN = Plan("p" * 32, "complete", True, "auto", (), (), 1.0, {}, (), 1.0)
+
+
+@dataclass
+class Told:
+    """In place of the service."""
+
+    observations: list[Observation] = field(default_factory=list)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    kept = Told()
+    monkeypatch.setattr(Reporter, "report", lambda _, observation: kept.observations.append(observation))
+    return kept
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Iterator[DistributedModelParallel]:
+    """A model on the one rank of a group, tables whole and cut."""
+    before = logging.root.manager.disable
+    whole = seeded_model()
+    tables = find_tables(whole, [sharder()])
+    shards = [
+        Shard(table.name, columns, 0)
+        for table in tables
+        for columns in ([(0, 8), (8, table.embedding_dim)] if table.name == "dog" else [(0, table.embedding_dim)])
+    ]
+    with joined(tmp_path, 1, 0):
+        logging.disable(before)
+        plan = to_sharding_plan(shards, tables, "cpu", 1)
+        yield DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=[sharder()])
+    logging.disable(before)
+
+
+def _train(model: Any, observer: PlanObserver, steps: int) -> list[float]:
+    losses = []
+    for step in range(steps):
+        loss = loss_of(model, batch(step, 0))
+        loss.backward()  # type: ignore[no-untyped-call]
+        observer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_sampled_steps_are_gathered_into_ranges(model: DistributedModelParallel, told: Told) -> None:
+    with PlanObserver(model, PLAN, sample_every=2, report_every=4, first_step=100) as observer:
+        _train(model, observer, 11)
+        assert [observation.steps for observation in told.observations] == [(100, 104), (104, 108)]
+    assert [observation.steps for observation in told.observations] == [(100, 104), (104, 108), (108, 111)]
+    for observation in told.observations:
+        assert observation.forward_compute_ms > 0
+        assert observation.backward_compute_ms > 0
+        assert observation.total_ms == pytest.approx(observation.forward_compute_ms + observation.backward_compute_ms)
+
+
+def test_parts_are_between_their_marks(
+    model: DistributedModelParallel, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that ticks at each mark.
+
+    The first collection has a lookup for each way of sharding, one of them with an operator for each way of pooling;
+    the second has one. A rank that is alone has nothing to exchange.
+    """
+    ticks = iter(range(10_000))
+    monkeypatch.setattr(timing.HostClock, "mark", lambda _: next(ticks) / 1000)
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        _train(model, observer, 2)
+    for observation in told.observations:
+        assert (observation.forward_compute_ms, observation.forward_comm_ms) == pytest.approx((2 + 1, 0))
+        assert (observation.backward_compute_ms, observation.backward_comm_ms) == pytest.approx((3 + 1, 0))
+
+
+def test_lookups_that_run_while_others_are_exchanged_count_once() -> None:
+    clock, marks = timing.HostClock(), timing.StepMarks()
+    for direction in (marks.forward, marks.backward):
+        one = timing._Pass()
+        one.lookups += [timing._Interval(0.0, 0.003), timing._Interval(0.005, 0.006)]
+        one.exchanges += [timing._Interval(0.003, 0.010), timing._Interval(0.006, 0.012)]
+        direction.append(one)
+    costs = marks.costs_ms(clock)
+    assert costs is not None
+    assert (costs["forward_compute_ms"], costs["forward_comm_ms"]) == pytest.approx((4.0, 8.0))
+    assert costs["total_ms"] == pytest.approx(24.0)
+    assert marks.passed(clock)
+    marks.backward[0].exchanges[0].end = None
+    assert not marks.passed(clock)
+
+
+def test_measuring_changes_nothing_that_is_computed(model: DistributedModelParallel, told: Told) -> None:
+    torch.manual_seed(0)
+    state = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    with PlanObserver(model, None) as unobserved:
+        plain = _train(model, unobserved, 4)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(state[name])
+    with PlanObserver(model, PLAN, sample_every=1, report_every=4) as observer:
+        assert _train(model, observer, 4) == plain
+    assert len(told.observations) == 1
+
+
+def test_evaluation_between_steps_does_not_count(model: DistributedModelParallel, told: Told) -> None:
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        model.eval()
+        loss_of(model, batch(0, 0))
+        observer.step()
+        model.train()
+        _train(model, observer, 1)
+    assert [observation.steps for observation in told.observations] == [(1, 2)]
+
+
+def test_a_plan_of_another_planner_is_not_observed(model: DistributedModelParallel, told: Told) -> None:
+    with PlanObserver(model, None, sample_every=1, report_every=1) as observer:
+        _train(model, observer, 2)
+    assert not told.observations
+
+
+def test_a_model_that_is_not_sharded_is_told_of(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    with PlanObserver(seeded_model(), PLAN, sample_every=1, report_every=1) as observer:
+        _train(seeded_model(), observer, 1)
+    assert "no sharded EmbeddingBagCollection is observed" in caplog.text
+    assert not told.observations
+
+
+@pytest.mark.parametrize("broken", ["mark", "passed", "between_ms"])
+def test_a_clock_that_breaks_ends_the_observing_alone(
+    model: DistributedModelParallel, told: Told, monkeypatch: pytest.MonkeyPatch, caplog: Any, broken: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such clock")
+
+    monkeypatch.setattr(timing.HostClock, broken, fail)
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        assert len(_train(model, observer, 3)) == 3
+    assert not told.observations
+    assert caplog.text.count("training goes on") == 1
+    assert "no such clock" in caplog.text
+
+
+def test_a_service_that_is_away_is_logged(model: DistributedModelParallel, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        Client("http://127.0.0.1:9", timeout_s=0.2) as client,
+        PlanObserver(model, PLAN, client=client, sample_every=1, report_every=1) as observer,
+    ):
+        assert len(_train(model, observer, 2)) == 2
+    assert "steps [0, 1] are not observed: POST http://127.0.0.1:9/plans/" in caplog.text
+    assert "steps [1, 2] are not observed" in caplog.text
+
+
+def test_no_service_is_named(
+    model: DistributedModelParallel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHARDWRIGHT_URL", raising=False)
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        assert len(_train(model, observer, 1)) == 1
+    assert "SHARDWRIGHT_URL" in caplog.text
+
+
+@pytest.mark.parametrize("numbers", [{"sample_every": 0}, {"sample_every": 3, "report_every": 2}, {"first_step": -1}])
+def test_steps_that_cannot_be_counted(model: DistributedModelParallel, numbers: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument, match="sample_every"):
+        PlanObserver(model, PLAN, **numbers)  # type: ignore[arg-type]

@@ -1,0 +1,225 @@
+"""From modules, constraints and samples of TorchRec to what the service is asked."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.planner import ParameterConstraints
+from torchrec.distributed.planner.types import CustomTopologyData
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.optim import LAMB, RowWiseAdagrad
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from service.domain.id_counts import bin_of
+from service.domain.reuse import reuse_fault
+from service.domain.tables import ReuseHistogram, Table
+from shardwright_client.errors import InvalidArgument
+from shardwright_client.torchrec import NotModelled, Question, find_tables, measured_lookups, model_question
+from tests.client.adapter.models import FEATURES, Model, batch, collection, config, sharder, topology
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def _asked(module: nn.Module, **options: Any) -> Question:
+    tables = find_tables(module, [sharder()])
+    return model_question(tables, topology(2, ddr_cap=10**9), 6, "fake", **options)
+
+
+def test_a_model_on_the_meta_device_is_asked_with_names_of_its_own() -> None:
+    question = _asked(Model("meta"))
+    assert question.request == _asked(Model()).request
+    assert [(table.path, table.table) for table in question.tables] == [
+        ("first", "cat"), ("first", "dog"), ("first", "cow"), ("second.inner", "cat"),
+    ]  # fmt: skip
+    assert [table["name"] for table in question.request["tables"]] == ["first/cat", "dog", "cow", "second.inner/cat"]
+    assert question.request["tables"][1] == {
+        "name": "dog", "num_embeddings": 30, "embedding_dim": 16, "pooling_factor": 2.0, "num_features": 2,
+        "pooling_mode": "sum", "data_type": "fp32",
+    }  # fmt: skip
+    assert question.request["tables"][2]["pooling_mode"] == "mean"
+    assert question.request["devices"] == {"count": 2, "memory_bytes": 10**9, "hardware": "fake"}
+    assert question.request["global_batch_size"] == 12
+
+
+def test_a_name_that_another_table_takes_is_told_apart() -> None:
+    first = collection(config("t", ["a"]), config("y/t", ["b"]), device="meta")
+    module = nn.ModuleDict({"x": first, "y": collection(config("t", ["a"]), device="meta")})
+    names = [table.name for table in find_tables(module, [sharder()])]
+    assert names == ["x/t", "y/t", "y/t'"]
+
+
+def test_memory_is_each_ranks_own_on_its_device() -> None:
+    tables = find_tables(Model("meta"), [sharder()])
+    own = CustomTopologyData(data={"hbm_cap": [5, 7]}, world_size=2)
+    unlike = model_question(tables, topology(2, "cuda", custom_topology_data=own), 6, "fake")
+    assert unlike.request["devices"]["memory_bytes"] == [5, 7]
+
+
+def test_constraints_say_pooling_and_what_a_plan_may_do() -> None:
+    constraints = {
+        "dog": ParameterConstraints(pooling_factors=[2.0, 5.5], min_partition=8),
+        "cow": ParameterConstraints(sharding_types=["table_wise", "row_wise"], compute_kernels=["fused", "dense"]),
+    }
+    request = _asked(Model("meta"), constraints=constraints, further={"constraints": {"pin": {"dog": [1]}}}).request
+    assert [table["pooling_factor"] for table in request["tables"]] == [1.0, 7.5, 1.0, 1.0]
+    limits = request["constraints"]
+    assert (limits["sharding_types"], limits["min_shard_dim"], limits["pin"]) == (["table_wise"], 8, {"dog": [1]})
+
+
+def test_further_members_are_sent_and_replace() -> None:
+    request = _asked(Model("meta"), further={"seed": 3, "algorithm": "random", "global_batch_size": 7}).request
+    assert (request["seed"], request["algorithm"], request["global_batch_size"]) == (3, "random", 7)
+
+
+def test_samples_are_counted_as_the_service_counts() -> None:
+    random = np.random.default_rng(3)
+    rows, samples, pooled = 200_000, 4096, 5
+    ids = np.minimum(random.zipf(1.2, samples * pooled), rows) - 1
+    halves = [
+        KeyedJaggedTensor.from_lengths_sync(["f"], torch.from_numpy(half), torch.full((samples // 2,), pooled))
+        for half in np.split(ids, 2)
+    ]
+    tables = find_tables(collection(config("t", ["f"], rows=rows)), [sharder()])
+    found = measured_lookups(tables, halves)["t"]
+    counts = np.unique(ids, return_counts=True)[1]
+    by_bin = np.bincount(bin_of(counts), minlength=17)
+    assert by_bin[0] > 0
+    assert by_bin[9:].sum() > 0
+    assert (found.pooling_factor, found.distinct_rows, found.histogram.batch_size) == (pooled, len(counts), samples)
+    assert found.histogram.fractions == pytest.approx(by_bin / len(counts))
+    told = Table(
+        "t", rows, 16, found.pooling_factor, distinct_rows=found.distinct_rows,
+        reuse_histogram=ReuseHistogram(samples, tuple(found.histogram.fractions)),
+    )  # fmt: skip
+    assert reuse_fault(told) is None
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (2**15, 15), (2**15 + 1, 16)])
+def test_the_edges_of_bins(count: int, expected: int) -> None:
+    tables = find_tables(collection(config("t", ["f"])), [sharder()])
+    ids = torch.full((count,), 7)
+    sample = KeyedJaggedTensor.from_lengths_sync(["f"], ids, torch.tensor([count]))
+    fractions = measured_lookups(tables, [sample])["t"].histogram.fractions
+    assert [i for i, fraction in enumerate(fractions) if fraction == 1.0] == [expected]
+
+
+def test_features_of_a_table_are_counted_together_and_none_is_no_lookup() -> None:
+    tables = find_tables(collection(config("t", ["f", "g"]), config("u", ["h"])), [sharder()])
+    ids, lengths = torch.tensor([1, 1, 2, 1]), torch.tensor([1, 2, 0, 1, 0, 0])
+    sample = KeyedJaggedTensor.from_lengths_sync(["f", "g", "h"], ids, lengths)
+    found = measured_lookups(tables, [sample])
+    assert (found["t"].pooling_factor, found["t"].distinct_rows) == (2.0, 2.0)
+    assert found["t"].histogram.fractions[:3] == (0.5, 0.0, 0.5)
+    assert (found["u"].pooling_factor, found["u"].distinct_rows) == (0.0, 0.0)
+    assert not any(found["u"].histogram.fractions)
+
+
+@pytest.mark.parametrize(
+    ("ids", "key", "said"),
+    [
+        ([50], "f", "ids from 50 to 50 of feature 'f', but table 't' of module '(the model)' has rows 0 to 49"),
+        ([-1], "f", "ids from -1"),
+        ([1], "g", "lack feature 'f' of table 't'"),
+    ],
+)
+def test_samples_that_are_not_the_models(ids: list[int], key: str, said: str) -> None:
+    tables = find_tables(collection(config("t", ["f"])), [sharder()])
+    sample = KeyedJaggedTensor.from_lengths_sync([key], torch.tensor(ids), torch.tensor([1]))
+    with pytest.raises(InvalidArgument) as caught:
+        measured_lookups(tables, [sample])
+    assert said in str(caught.value)
+
+
+def test_samples_of_a_model_are_its_question() -> None:
+    tables = find_tables(Model("meta"), [sharder()])
+    samples = [batch(0, rank).features for rank in range(2)]
+    request = _asked(Model("meta"), lookups=measured_lookups(tables, samples)).request
+    assert all(table["reuse_histogram"]["batch_size"] == 12 for table in request["tables"])
+    lookups = {feature: sum(len(sample[feature].values()) for sample in samples) for feature in FEATURES}
+    assert request["tables"][1]["pooling_factor"] == (lookups["f_dog_1"] + lookups["f_dog_2"]) / 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (EmbOptimType.EXACT_SGD, "sgd"),
+        (EmbOptimType.EXACT_ROWWISE_ADAGRAD, "rowwise_adagrad"),
+        (EmbOptimType.EXACT_ADAGRAD, "adagrad"),
+        (EmbOptimType.ADAM, "adam"),
+    ],
+)
+def test_the_sharders_optimizer_is_asked_for(kind: EmbOptimType, name: str) -> None:
+    tables = find_tables(Model("meta"), [sharder(kind)])
+    assert model_question(tables, topology(2), 6, "fake").request["optimizer"] == name
+
+
+def test_the_optimizer_in_backward_precedes_the_sharders() -> None:
+    module = Model("meta")
+    apply_optimizer_in_backward(RowWiseAdagrad, module.first.parameters(), {"lr": 0.1})
+    with pytest.raises(NotModelled, match="one optimizer, but cow has rowwise_adagrad"):
+        _asked(module)
+    apply_optimizer_in_backward(RowWiseAdagrad, module.second.parameters(), {"lr": 0.1})
+    assert _asked(module).request["optimizer"] == "rowwise_adagrad"
+    assert _asked(module, optimizer="adam").request["optimizer"] == "adam"
+
+
+def test_an_optimizer_without_a_model_is_refused() -> None:
+    module = collection(config("t", ["f"]), device="meta")
+    apply_optimizer_in_backward(LAMB, module.parameters(), {"lr": 0.1})
+    with pytest.raises(NotModelled, match=r"table 't' of module .* is trained by lamb: modelled are"):
+        _asked(module)
+
+
+def test_without_any_the_operator_trains_by_sgd() -> None:
+    tables = find_tables(Model("meta"), get_default_sharders())
+    assert model_question(tables, topology(2), 6, "fake").request["optimizer"] == "sgd"
+
+
+def test_unpooled_tables_are_refused_where_a_sharder_would_take_them() -> None:
+    unpooled = EmbeddingCollection(
+        tables=[EmbeddingConfig(name="t", num_embeddings=10, embedding_dim=16, feature_names=["f"])],
+        device=torch.device("meta"),
+    )
+    module = nn.ModuleDict({"pooled": Model("meta"), "unpooled": unpooled})
+    assert len(find_tables(module, [sharder()])) == 4
+    with pytest.raises(NotModelled, match=r"module 'unpooled' is a EmbeddingCollection: .* Leave out its sharder"):
+        find_tables(module, [sharder(), EmbeddingCollectionSharder()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data_type": DataType.INT8}, "has data_type INT8: modelled are fp32, fp16 and bf16"),
+        ({"dim": 18}, "has 18 columns: modelled are multiples of 4"),
+        ({"num_embeddings_post_pruning": 10}, "is a virtual or pruned table"),
+    ],
+)
+def test_tables_without_a_model_are_refused(changes: Any, said: str) -> None:
+    module = nn.ModuleDict({"m": collection(config("t", ["f"], **changes), device="meta")})
+    with pytest.raises(NotModelled) as caught:
+        find_tables(module, [sharder()])
+    assert f"table 't' of module 'm' {said}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (ParameterConstraints(sharding_types=["row_wise"]), "table 'dog' of module 'first' to be sharded row_wise"),
+        (ParameterConstraints(compute_kernels=["fused_uvm"]), "compute_kernels without 'fused'"),
+        (ParameterConstraints(num_poolings=[1.0, 2.0]), "variable batches are not modelled"),
+        (ParameterConstraints(device_group="cuda"), "a device_group other than 'cpu'"),
+        (ParameterConstraints(use_virtual_table=True), "virtual tables are not modelled"),
+        (ParameterConstraints(pooling_factors=[1.0, 2.0, 3.0]), "has 2 features but constraints with 3"),
+    ],
+)
+def test_constraints_without_a_model_are_refused(rule: ParameterConstraints, said: str) -> None:
+    with pytest.raises(NotModelled) as caught:
+        _asked(Model("meta"), constraints={"dog": rule})
+    assert said in str(caught.value)

@@ -1,0 +1,114 @@
+"""Tries, waits and deadlines, carried out under a clock that only waits move."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+
+from shardwright_client import Busy, ConnectionFailed, ShardwrightError, Timeout
+from shardwright_client.calls import get_plan_call, plan_call
+from shardwright_client.configuration import Configuration
+from shardwright_client.flow import Flow, Try, Wait, answered, profiled
+from shardwright_client.outcomes import Outcome, Received
+from tests.client.asked import QUESTION, plan_answer, problem
+
+
+class Clock:
+    """A clock that only waits move."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def carried_out(flow: Flow[Any], clock: Clock, *outcomes: Outcome) -> tuple[list[Try], list[float], Any]:
+    """The tries and waits of a flow, and what it came to; its last outcome is repeated."""
+    tries: list[Try] = []
+    waits: list[float] = []
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Wait):
+                waits.append(step.seconds)
+                clock.now += step.seconds
+                step = next(flow)
+            else:
+                tries.append(step)
+                step = flow.send(outcomes[min(len(tries), len(outcomes)) - 1])
+    except StopIteration as end:
+        return tries, waits, end.value
+    except ShardwrightError as error:
+        return tries, waits, error
+
+
+def _busy(retry_after: str) -> Received:
+    answer = problem(503, "launch_pending", {"Retry-After": retry_after})
+    return Received(503, answer.headers, answer.content)
+
+
+def test_waits_grow_and_end_with_the_time() -> None:
+    clock, configuration = Clock(), Configuration("http://x", timeout_s=60)
+    flow = answered(get_plan_call("a"), configuration, clock)
+    tries, waits, error = carried_out(flow, clock, httpx.ConnectError("refused"))
+    assert isinstance(error, ConnectionFailed)
+    for i, wait in enumerate(waits):
+        longest = min(0.25 * 2**i, 8.0)
+        assert longest / 2 <= wait <= longest
+    assert sum(waits) < 60
+    assert 9 <= len(tries) <= 20
+    assert tries[0].due == 110.0
+
+
+def test_retry_after_is_a_number_or_a_date_and_is_waited_for() -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
+    for header, seconds in (("2", 2.0), (date, 20.0)):
+        clock = Clock()
+        done = Received(200, httpx.Headers(), plan_answer().content)
+        flow = answered(get_plan_call("a"), Configuration("http://x"), clock)
+        _, (wait,), _ = carried_out(flow, clock, _busy(header), done)
+        assert seconds - 2 <= wait <= seconds + 0.25
+    clock = Clock()
+    flow = answered(get_plan_call("a"), Configuration("http://x"), clock)
+    _, waits, error = carried_out(flow, clock, _busy("31"))
+    assert (waits, type(error), error.retry_after_s) == ([], Busy, 31.0)
+    assert error.extra == {}
+
+
+def test_timeouts_follow_the_time_that_a_plan_was_given() -> None:
+    clock = Clock()
+    call = plan_call({"time_limit_ms": 90_000})
+    step = next(answered(call, Configuration("http://x", timeout_s=60, read_timeout_s=30), clock))
+    assert isinstance(step, Try)
+    assert (step.due, step.timeout.read, step.timeout.connect) == (50 + 150, 120, 5)
+    short = next(answered(plan_call(QUESTION), Configuration("http://x", timeout_s=3), clock))
+    assert isinstance(short, Try)
+    assert (short.timeout.read, short.timeout.write, short.timeout.connect) == (3, 3, 3)
+
+
+def _profiles(queued: int) -> Received:
+    progress = {"queued": queued, "running": 0, "measured": 1 - queued, "parked": 0, "expired": 0}
+    answer = {"request_id": "r", "created_at": "2031-04-01T10:00:00Z", "done": not queued, "profiles": []}
+    answer["progress"] = progress
+    return Received(200, httpx.Headers(), httpx.Response(200, json=answer).content)
+
+
+def test_profiles_are_looked_at_less_and_less_often_until_they_are_done() -> None:
+    clock, configuration = Clock(), Configuration("http://x")
+    waiting = [_profiles(1)] * 7
+    tries, waits, done = carried_out(profiled("r", 600, configuration, clock), clock, *waiting, _profiles(0))
+    assert (len(tries), done.progress.measured) == (8, 1)
+    for wait, longest in zip(waits, [1, 2, 4, 8, 15, 15, 15], strict=True):
+        assert longest / 2 <= wait <= longest
+
+
+def test_waiting_for_profiles_outlasts_an_outage_and_ends_in_time() -> None:
+    clock, configuration = Clock(), Configuration("http://x", timeout_s=1)
+    away = [httpx.ConnectError("refused")] * 12
+    tries, waits, error = carried_out(profiled("r", 600, configuration, clock), clock, *away, _profiles(1))
+    assert isinstance(error, Timeout)
+    assert "request r for profiles is not done after 600 s: 1 queued, 0 running" in str(error)
+    assert len(tries) > 12
+    assert 500 < sum(waits) < 600
