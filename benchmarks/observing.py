@@ -35,7 +35,8 @@ EVERY: Mapping[str, int | None] = {"none": None, "1 of 50": 50, "every step": 1}
 _PACKAGES = ("torch", "fbgemm_gpu-cpu", "torchrec")
 _TIME_LIMIT_S = 600.0
 _WARM_UP_STEPS = 20
-_ANSWER = {"plan_id": "0" * 32, "observations": [], "summary": [], "stored": 1}
+_PLAN_ID = "0" * 32
+_ANSWER = {"plan_id": _PLAN_ID, "observations": [], "summary": [], "stored": 1}
 
 
 def main() -> None:
@@ -81,7 +82,7 @@ def _train(folder: Path, turns: int, steps: int, rank: int) -> Blocks:
     _block(model, step, _WARM_UP_STEPS, None)
     blocks: dict[str, list[tuple[float, float]]] = {name: [] for name in EVERY}
     for turn in range(turns):
-        for name in EVERY if turn % 2 else reversed(EVERY):
+        for name in EVERY if turn % 2 else [*EVERY][::-1]:
             blocks[name].append(_block(model, step, steps, EVERY[name]))
     dist.destroy_process_group()
     return blocks
@@ -93,7 +94,7 @@ def _block(model: Any, step: Callable[[int], None], steps: int, every: int | Non
     from shardwright_client import Client, Plan
     from shardwright_client.torchrec import PlanObserver
 
-    plan = Plan(_ANSWER["plan_id"], "complete", True, "auto", (), (), 1.0, {}, (), 1.0) if every else None
+    plan = Plan(_PLAN_ID, "complete", True, "auto", (), (), 1.0, {}, (), 1.0) if every else None
     transport = httpx.MockTransport(lambda _: httpx.Response(201, json=_ANSWER))
     with Client("http://observed.test", transport=transport) as client:
         often = every or 1

@@ -65,7 +65,7 @@ def test_messages_are_one_line() -> None:
 
 
 def test_an_invalid_request_names_every_field() -> None:
-    faults = [
+    faults: list[dict[str, Any]] = [
         {"pointer": "/tables/0/embedding_dim", "message": "must be a multiple of 4", "table": "t0"},
         {"pointer": "/optimizer", "message": "is required", "table": None},
         {"pointer": "/tables/1/name", "message": "too long", "table": "t1"},

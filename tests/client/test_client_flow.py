@@ -111,7 +111,7 @@ def test_an_idempotency_key_is_sent_with_every_try_and_the_first_is_waited_for()
     clock, configuration = Clock(), Configuration("http://x")
     running = _received(problem(409, "idempotent_call_running", {"Retry-After": "1"}))
     call = plan_call(QUESTION, "mine")
-    outcomes = [httpx.ReadTimeout("slow"), running, _received(plan_answer())]
+    outcomes: list[Outcome] = [httpx.ReadTimeout("slow"), running, _received(plan_answer())]
     tries, waits, plan = carried_out(answered(call, configuration, clock), clock, *outcomes)
     assert [each.headers["Idempotency-Key"] for each in tries] == ["mine"] * 3
     assert waits[1] >= 1

@@ -225,7 +225,8 @@ def test_the_command_lists_plans_and_gives_them_up(
     real_service: RealService, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDWRIGHT_URL", real_service.url)
-    made = [with_client(lambda client, s=s: client.plan(_question(seed=s)), real_service.url) for s in (130, 131)]
+    questions = [_question(seed=seed) for seed in (130, 131)]
+    made = with_client(lambda client: [client.plan(question) for question in questions], real_service.url)
     (newest,) = json.loads(_run(capsys, "plans", "--most", "1")[1])["plans"]
     assert (newest["plan_id"], newest["algorithm"]) == (made[1].plan_id, "dim_greedy")
     listed = json.loads(_run(capsys, "plans")[1])["plans"]

@@ -66,7 +66,7 @@ def _batch_size(samples: Sequence[Any]) -> int:
         raise InvalidArgument(f"samples must be KeyedJaggedTensors, one of them is a {others[0]}")
     if any(sample.variable_stride_per_key() for sample in samples):
         raise InvalidArgument("samples must have one batch size for all features: variable batches are not modelled")
-    batch_size = sum(sample.stride() for sample in samples)
+    batch_size = sum(int(sample.stride()) for sample in samples)
     if not batch_size:
         raise InvalidArgument("samples must have one sample at least")
     return batch_size

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
+from benchmarks.observing import EVERY, measured, report
 from shardwright_client import Client, InvalidArgument, Observation
 from shardwright_client.torchrec import PlanObserver, timing
 from shardwright_client.torchrec.reporting import Reporter
@@ -173,7 +174,7 @@ def test_a_service_that_never_answers_keeps_no_process_from_ending(tmp_path: Pat
     """Closed or not: the thread that waits for the answer ends with the process."""
     paths = os.pathsep.join((str(ROOT), str(ROOT / "client")))
     with silent_server() as url:
-        command = [sys.executable, "-W", "ignore", "-m", "tests.client.adapter.unanswered", url, tmp_path, closing]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.client.adapter.unanswered", url, str(tmp_path), closing]
         environment = os.environ | {"PYTHONPATH": paths}
         with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as training:
             assert training.stdout is not None
@@ -190,6 +191,15 @@ def test_no_service_is_named(
     with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
         assert len(train_alone(model, observer, 1)) == 1
     assert "SHARDWRIGHT_URL" in caplog.text
+
+
+@pytest.mark.slow
+def test_the_benchmark_compares_blocks_of_steps() -> None:
+    blocks = measured(2, 5)
+    assert {name: len(of_blocks) for name, of_blocks in blocks.items()} == dict.fromkeys(EVERY, 2)
+    plain, *_ = report(blocks)
+    assert "measured none: " in plain
+    assert "1.000 of unobserved" in plain
 
 
 def test_torchrecs_plan_is_not_the_services(model: DistributedModelParallel) -> None:
