@@ -167,8 +167,13 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
 
         Raises:
             ShardwrightError: as ``plan``, on every rank.
-            InvalidArgument: the topology has more ranks than the group, on every rank.
+            InvalidArgument: there is no group, or the topology has more ranks, on every rank.
         """
+        if pg is None and not dist.is_initialized():
+            raise InvalidArgument(
+                "there is no process group: call torch.distributed.init_process_group first; a process that is alone "
+                "calls plan instead"
+            )
         group = pg or dist.group.WORLD
         told: list[Any] = [None]
         if dist.get_rank(group) == 0:

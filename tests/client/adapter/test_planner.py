@@ -146,6 +146,13 @@ def test_any_number_of_ranks_is_planned_for(client: Client, ranks: int) -> None:
     assert len(asking.answer.devices) == ranks
 
 
+def test_no_process_group() -> None:
+    with pytest.raises(
+        InvalidArgument, match="call torch.distributed.init_process_group first; a process that is alone"
+    ):
+        ShardwrightPlanner(topology(2), 6, hardware="fake").collective_plan(Model("meta"), [sharder()])
+
+
 def test_a_group_that_is_not_the_topologys(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     outcome = planner(client, 4)._outcome(Model("meta"), [sharder()], 2)
     assert "the topology has 4 ranks but the process group 2: make one of world_size 2" in str(outcome.error)
