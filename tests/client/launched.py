@@ -1,5 +1,6 @@
-"""What the ranks of a launch do, each in a process of its own: ask, and note that they do."""
+"""What the ranks of a launch do, each in a process of its own: ask at once, and note that they do."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from shardwright_client import Client, PlanRequest
 PATIENCE_S = 300
 
 
-def asked_in_turn(url: str, folder: Path, questions: Sequence[PlanRequest], rank: int) -> list[dict[str, Any]]:
-    """The answers of a rank."""
+def asked_in_turn(
+    url: str, folder: Path, ranks: int, questions: Sequence[PlanRequest], rank: int
+) -> list[dict[str, Any]]:
+    """The answers of a rank, which begins to ask when all are there."""
+    (folder / f"ready-{rank}").touch()
+    while asking(folder, "ready") < ranks:
+        time.sleep(0.01)
     answers = []
     with Client(url, timeout_s=PATIENCE_S) as client:
         for question in questions:

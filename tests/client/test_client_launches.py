@@ -15,7 +15,7 @@ from tests.client.conftest import RealService
 from tests.client.launched import PATIENCE_S, asked_in_turn, asking
 
 RANKS = 8
-QUICK = 20
+QUICK = 40
 """Launches after the first one, whose plan takes a moment."""
 
 
@@ -26,7 +26,7 @@ def test_eight_processes_get_one_plan_though_the_service_is_killed_while_they_as
     """Once while it makes the plan that all of them wait for, once in the middle of many short questions."""
     slow = dataclasses.replace(QUESTION, devices=Devices.with_gib(2, 1, "slow"), launch_id="slow", time_limit_ms=20_000)
     quick = [dataclasses.replace(QUESTION, algorithm="random", launch_id=f"quick{i}", seed=i) for i in range(QUICK)]
-    ask = partial(asked_in_turn, real_service.url, tmp_path, [slow, *quick])
+    ask = partial(asked_in_turn, real_service.url, tmp_path, RANKS, [slow, *quick])
     with ThreadPoolExecutor(1) as launcher:
         launched = launcher.submit(run_ranks, ask, RANKS, PATIENCE_S)
         wait_for(lambda: asking(tmp_path, "slow") == RANKS and real_service.plans(), PATIENCE_S)

@@ -149,7 +149,7 @@ def test_a_service_that_restarts_in_the_middle_of_a_launch_does_not_break_it(
     ask = partial(ask_slowly, tmp_path, real_service.url, RANKS)
     with ThreadPoolExecutor(1) as launcher:
         launched = launcher.submit(run_ranks, ask, RANKS, LAUNCH_TIMEOUT_S)
-        wait_for(real_service.plans, LAUNCH_TIMEOUT_S)
+        wait_for(lambda: launched.done() or real_service.plans(), LAUNCH_TIMEOUT_S)
         real_service.restart()
         told = launched.result()
     assert all(each == told[0] for each in told)
