@@ -73,6 +73,12 @@ class UnknownHardware(ShardwrightError):
     kind = "unknown_hardware"
 
 
+class ModelsUnavailable(ShardwrightError):
+    """The model store has no version or cannot be read, so nobody knows what it prices; ``data['retry_after_s']``."""
+
+    kind = "models_unavailable"
+
+
 class Infeasible(ShardwrightError):
     """No plan meets the request, or none was found.
 

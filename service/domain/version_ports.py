@@ -70,6 +70,7 @@ class ModelSource(ModelCatalog, Protocol):
 
         Raises:
             UnknownHardware: there are none.
+            ModelsUnavailable: there are none of any hardware, or nobody can tell.
             DamagedArtifact: they cannot be trusted.
         """
 
