@@ -81,7 +81,7 @@ def test_a_store_that_cannot_be_listed_says_why(store: ModelStore, monkeypatch: 
 
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.ls", refused)
     for ask in (store.hardware, store.models, lambda: store.cost_models("cpu-x")):
-        with pytest.raises(ModelsUnavailable, match="cannot be read.*Permission denied: '/mnt/models'"):
+        with pytest.raises(ModelsUnavailable, match=r"cannot be read.*Permission denied: '/mnt/models'"):
             ask()
 
 
