@@ -161,6 +161,27 @@ def _has_recovered(engine: Engine) -> bool:
     return heard > 0 and WorkerRepository(engine, 2).queue_state().live_workers.get("made-up") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("away_s", [0, 4])
+def test_a_worker_whose_database_is_gone_stops_soon(server_folder: Path, tmp_path: Path, away_s: int) -> None:
+    server = EmbeddedPostgres(server_folder / "var")
+    url = server.start()
+    engine = build_engine(url)
+    try:
+        upgrade(engine)
+        with supervised(url, tmp_path, SHARDWRIGHT_WORKER_SHUTDOWN_S="20") as supervisor:
+            wait_for(lambda: bool(worker_pids(engine)), PATIENCE_S)
+            engine.dispose()
+            server.stop()
+            time.sleep(away_s)
+            began = time.monotonic()
+            assert supervisor.stop() == 0
+            assert time.monotonic() - began < 10
+    finally:
+        engine.dispose()
+        server.stop()
+
+
 def test_without_a_live_worker_the_figures_say_so(engine: Engine, database_url: str, tmp_path: Path) -> None:
     with supervised(database_url, tmp_path):
         wait_for(lambda: WorkerRepository(engine, 2).queue_state().live_workers == {"made-up": 1}, PATIENCE_S)
