@@ -79,6 +79,12 @@ class ModelsUnavailable(ShardwrightError):
     kind = "models_unavailable"
 
 
+class ModelStoreUnwritable(ShardwrightError):
+    """No version can be written to the model store: a training would end with nothing."""
+
+    kind = "model_store_unwritable"
+
+
 class Infeasible(ShardwrightError):
     """No plan meets the request, or none was found.
 

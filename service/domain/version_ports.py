@@ -87,6 +87,9 @@ class TrainableModels(ModelSource, Protocol):
     def policy(self, version: Version) -> PlacementPolicy:
         """Loads a policy."""
 
+    def refuse_unwritable(self) -> None:
+        """Raises ModelStoreUnwritable where no version can be written."""
+
     def write(
         self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
     ) -> Version:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import posixpath
 import re
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from service.domain.errors import DamagedArtifact, ModelsUnavailable
+from service.domain.errors import DamagedArtifact, ModelStoreUnwritable, ModelsUnavailable
 from service.domain.plan import content_hash
 from service.domain.topology import HARDWARE_PATTERN
 from service.domain.versions import ModelName, Version
@@ -96,6 +97,19 @@ class Artifacts:
             return manifest, load(raw)
         except SafetensorError as error:
             raise DamagedArtifact(f"{version}: {_WEIGHTS} is not a safetensors file: {error}") from error
+
+    def refuse_unwritable(self) -> None:
+        """Writes a file and deletes it; raises ModelStoreUnwritable where that fails."""
+        trial = posixpath.join(self._root, f".{uuid.uuid4().hex}")
+        try:
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(trial, b"")
+            self._fs.rm(trial)
+        except OSError as error:
+            raise ModelStoreUnwritable(
+                f"the model store {self.root} cannot be written to: {error}; make it writable, or set "
+                "SHARDWRIGHT_MODEL_STORE to one that is"
+            ) from error
 
     def write(self, model: ModelName, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]) -> Version:
         """Writes the next version, whole or not at all.

@@ -200,6 +200,10 @@ class ModelStore:
         """
         return self._artifacts.read(version)
 
+    def refuse_unwritable(self) -> None:
+        """Raises ModelStoreUnwritable where no version can be written."""
+        self._artifacts.refuse_unwritable()
+
     def write(
         self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
     ) -> Version:
