@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -94,7 +95,7 @@ def test_a_connection_that_is_lost_before_the_commit_is_no_success(
                 assert (refused.status_code, kind(refused)) == (503, "storage_unavailable"), path
                 assert int(refused.headers["retry-after"]) >= 1
                 assert _rows(engine, row) == before
-            wait_for(lambda path=path, body=body: client.post(path, json=body).is_success)
+            wait_for(partial(_succeeds, client, path, body))
             assert _rows(engine, row) > before
 
         before = _rows(engine, "plans")
@@ -116,6 +117,10 @@ def _killed(engine: Engine, row: str) -> Iterator[None]:
     yield
     with engine.begin() as connection:
         connection.execute(text(f"DROP TRIGGER late ON {row}; DROP FUNCTION refuse"))
+
+
+def _succeeds(client: httpx.Client, path: str, body: Any) -> bool:
+    return client.post(path, json=body).is_success
 
 
 def _rows(engine: Engine, table: str) -> int:
