@@ -16,7 +16,7 @@ from service.jobs.worker import WorkerSpec
 from service.settings import Settings
 from service.storage.claims import Retries
 from service.storage.trainings import TrainingRepository
-from service.supervision import build_supervisor, nightly
+from service.supervision import beside_serving, build_supervisor, nightly
 
 SPEC = WorkerSpec(
     database_url="postgresql://nowhere.invalid/x", supervisor="s", hardware="made-up",
@@ -55,3 +55,15 @@ def test_a_model_store_that_nights_cannot_write_to_is_told_once_as_workers_start
         (Ended.FAILED, True)
     ] * bool(cron)
     assert caplog.messages.count("nights will train nothing") == 2 * bool(cron)
+
+
+@pytest.mark.parametrize(
+    ("shutdown_s", "worker_s", "has"),
+    [(30, 20, 20), (30, 5, 5), (25, 20, 15), (10, 20, 0.1), (1, 20, 0.1)],
+)
+def test_a_worker_beside_an_api_is_through_by_the_time_that_the_api_has(
+    shutdown_s: int, worker_s: int, has: float
+) -> None:
+    alone = Settings(shutdown_timeout_s=shutdown_s, worker_shutdown_s=worker_s)
+    assert beside_serving(alone).worker_shutdown_s == has
+    assert alone.worker_shutdown_s == worker_s
