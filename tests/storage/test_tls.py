@@ -1,5 +1,6 @@
 """What a database URL says of TLS holds for every connection: of the API, of workers, of the queue, of migrations."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from service.storage.engine import database_url as parsed_url
 from service.storage.migrate import upgrade
 from service.storage.profiles import ProfileRepository
 from service.wiring import running_app
-from tests.api.processes import wait_for
+from tests.api.processes import kill, planning_processes, wait_for
 from tests.api.support import FACTORY, listening, request, settings
 from tests.jobs.supervised import PATIENCE_S, TERMS, profile, supervised, worker_pids
 from tests.storage.tls_relay import Relay, certificate, relayed
@@ -35,12 +36,16 @@ def _through(relay: Relay, **query: str) -> str:
 
 @pytest.mark.slow
 def test_a_service_and_its_workers_check_the_servers_certificate(empty_database_url: str, tmp_path: Path) -> None:
-    shown, asked = certificate(tmp_path, "localhost"), profile()
+    shown, asked, others = certificate(tmp_path, "localhost"), profile(), planning_processes(os.getpid())
     with relayed(parsed_url(empty_database_url), shown) as relay:
         url = _through(relay, sslmode="verify-full", sslrootcert=str(shown))
         with running_app(settings(url), FACTORY) as app, listening(app) as client:
-            assert client.post("/plan", json=request()).json()["saved"] is True
-            assert client.get("/readyz").status_code == 200
+            # Processes are started beside connections that are open, and have none of them.
+            for seed in range(5):
+                assert client.post("/plan", json=request(seed=seed)).json()["saved"] is True
+                for pid in planning_processes(os.getpid()) - others:
+                    kill(pid)
+            assert client.get("/readyz").json()["checks"]["database"] == "ok"
             engine = build_engine(url)
             with supervised(url, tmp_path):
                 wait_for(lambda: bool(worker_pids(engine)), PATIENCE_S)
