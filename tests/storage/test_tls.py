@@ -42,7 +42,8 @@ def test_a_service_and_its_workers_check_the_servers_certificate(empty_database_
         with running_app(settings(url), FACTORY) as app, listening(app) as client:
             # Processes are started beside connections that are open, and have none of them.
             for seed in range(5):
-                assert client.post("/plan", json=request(seed=seed)).json()["saved"] is True
+                answer = client.post("/plan", json=request(seed=seed, time_limit_ms=30_000))
+                assert answer.json()["saved"] is True
                 for pid in planning_processes(os.getpid()) - others:
                     kill(pid)
             assert client.get("/readyz").json()["checks"]["database"] == "ok"
