@@ -98,7 +98,7 @@ def _block(model: Any, step: Callable[[int], None], steps: int, every: int | Non
     transport = httpx.MockTransport(lambda _: httpx.Response(201, json=_ANSWER))
     with Client("http://observed.test", transport=transport) as client:
         often = every or 1
-        observer = PlanObserver(model, plan, client=client, sample_every=often, report_every=steps)
+        observer = PlanObserver(model, plan, client=client, sample_every=often, report_every=max(steps, often))
         dist.barrier()
         began, began_cpu = time.perf_counter(), time.process_time()
         for number in range(steps):
