@@ -69,10 +69,15 @@ def databases() -> Iterator[Databases]:
         return
     with _server_folder() as folder, EmbeddedPostgres(folder) as url:
         server = Databases(url)
-        for setting in ("fsync = off", "full_page_writes = off", "autovacuum = off"):
-            server.execute(f"ALTER SYSTEM SET {setting}")
-        server.execute("SELECT pg_reload_conf()")
+        _write_to_disk_late(server, "autovacuum = off")
         yield server
+
+
+def _write_to_disk_late(server: Databases, *more: str) -> None:
+    """What outlives processes, but no crash of the machine, is enough for tests."""
+    for setting in ("fsync = off", "full_page_writes = off", *more):
+        server.execute(f"ALTER SYSTEM SET {setting}")
+    server.execute("SELECT pg_reload_conf()")
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +85,7 @@ def cluster_at_head() -> Iterator[Path]:
     """The folder of an embedded server that is stopped, its schema at head; to be copied, which is much quicker."""
     with _server_folder() as folder:
         with EmbeddedPostgres(folder) as url:
+            _write_to_disk_late(Databases(url))
             migrator = build_engine(url)
             upgrade(migrator)
             migrator.dispose()
