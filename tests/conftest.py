@@ -34,7 +34,10 @@ class Databases:
     def create(self, template: URL | None = None) -> URL:
         """A new database, empty or a copy of another, which nobody may be connected to."""
         name = f"test_{uuid.uuid4().hex}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template.database if template else 'template0'}")
+        # A copy by files takes a quarter of the work of one through the log.
+        self.execute(
+            f"CREATE DATABASE {name} TEMPLATE {template.database if template else 'template0'} STRATEGY FILE_COPY"
+        )
         return self._server_url.set(database=name)
 
     def drop(self, url: URL) -> None:
