@@ -38,16 +38,30 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
 
 
 class Server(uvicorn.Server):
-    """Tells of a signal at once; uvicorn itself raises it again when requests are through."""
+    """Tells of a signal at once, and serves on for a while, until proxies send it nothing more."""
 
-    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event, drain_s: float) -> None:
+        """Prepares a server.
+
+        Args:
+            config: of uvicorn, which raises the signal again when requests are through.
+            stopping: set by the first signal.
+            drain_s: seconds between the first signal and the end of connections; 0 for none.
+        """
         super().__init__(config)
         self._stopping = stopping
+        self._drain_s = drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Tells, and ends as uvicorn does."""
+        """Takes a signal: the first one tells, a second one while it drains ends that."""
+        first = not self._stopping.is_set()
         self._stopping.set()
-        super().handle_exit(sig, frame)
+        if not (first and self._drain_s):
+            super().handle_exit(sig, frame)
+            return
+        later = threading.Timer(self._drain_s, super().handle_exit, (sig, frame))
+        later.daemon = True
+        later.start()
 
 
 class StopRequest:

@@ -1,6 +1,5 @@
 """Settings of the service, read from the environment once."""
 
-import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, Self
@@ -8,6 +7,8 @@ from typing import Literal, Self
 from croniter import CroniterError, croniter
 from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.profiling.host import usable_cores
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -34,10 +35,11 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535, validation_alias=AliasChoices("SHARDWRIGHT_PORT", "PORT"))
     model_store: str = Field(default=str(_REPOSITORY / "model_store"), description="Folder of the cost models.")
     planner_processes: int = Field(
-        default_factory=lambda: max(2, (os.cpu_count() or 1) - 1),
+        default_factory=lambda: max(2, usable_cores() - 1),
         ge=1,
         le=256,
-        description="Plans made at the same time; by default a core is left to the API where there are three.",
+        description="Plans made at the same time; by default a core is left to the API where there are three that this "
+        "process may use.",
     )
     planner_queue: int = Field(
         default=16, ge=0, le=1024, description="Requests that may wait for a planning process; more are answered 503."
@@ -49,6 +51,12 @@ class Settings(BaseSettings):
     )
     max_tables: int = Field(default=5_000, ge=1, description="Most tables in one request.")
     body_timeout_s: float = Field(default=30.0, gt=0, description="Seconds a client has for sending its body.")
+    drain_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Seconds after SIGTERM for which /readyz says 503 while all else is answered as before, so that a "
+        "proxy finds out; a second signal ends them.",
+    )
     memory_limit_gib: float | None = Field(
         default=None,
         gt=0,

@@ -1,6 +1,7 @@
 """Composition root of the service and of the commands that work on its database."""
 
 import contextlib
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from sqlalchemy import Engine, exc
 from service.api.access import Access
 from service.api.app import DISTRIBUTION, create_app
 from service.api.body import BodyAdmission, BodyLimits
+from service.api.http_server import ImpatientProtocol
 from service.api.idempotency import IdempotentCalls
 from service.api.model_resources import ModelResources
 from service.api.model_versions import ModelVersions
@@ -89,7 +91,6 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
         running_app(settings, factory, worker, stop.wanted) as app,
     ):
         host, port = listener.getsockname()[:2]
-        _log.info("serving", extra={"fields": {"host": host, "port": port}})
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -97,10 +98,15 @@ def serve(settings: Settings, factory: str = MODEL_STORE, worker: str | None = N
             server_header=False,
             # A key of 64 KiB is answered as any wrong one, not by the server before the service sees it.
             h11_max_incomplete_event_size=_MAX_HEADERS_BYTES,
+            http=ImpatientProtocol,
             timeout_graceful_shutdown=settings.shutdown_timeout_s,
         )
-        stop.server = Server(config, stop.wanted)
+        stop.server = Server(config, stop.wanted, settings.drain_s)
+        # What is loaded now stays: a full collection, which holds up all requests, need not look through it.
+        gc.collect()
+        gc.freeze()
         if not stop.made:
+            _log.info("serving", extra={"fields": {"host": host, "port": port}})
             stop.server.run([listener])
 
 
@@ -113,11 +119,12 @@ def running_app(
 ) -> Iterator[FastAPI]:
     """The application with everything that it needs running: database, schema, planning processes, a worker if wanted.
 
-    The worker stops once ``stopping`` is set, while requests still finish.
+    Once ``stopping`` is set, it is not ready any more and the worker stops, while requests still finish.
 
     Raises:
         ShardwrightError: the database cannot be started, reached or migrated.
     """
+    stopping = stopping or threading.Event()
     source = SourceSpec(factory, settings.model_store)
     metrics = Metrics(CollectorRegistry(), version(DISTRIBUTION))
     catalog = source.build()
@@ -150,7 +157,7 @@ def running_app(
             supervisor = build_supervisor(
                 beside_serving(settings), engine, worker, [Device("cpu")], nightly(settings, engine)
             )
-            stack.enter_context(supervised(supervisor, stopping or threading.Event()))
+            stack.enter_context(supervised(supervisor, stopping))
         planning = Planning(
             models=models,
             planner=pool,
@@ -176,6 +183,7 @@ def running_app(
             body_limits=BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
             bodies=BodyAdmission(_BODIES_PER_THREAD * threads),
             threads=threads,
+            stopping=stopping,
         )
         _decide_what_serves(models, catalog, decisions)
         _log_readiness(services.checks, settings.model_store)

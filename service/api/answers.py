@@ -1,5 +1,7 @@
 """Bodies of answers, as the contract has them."""
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -22,6 +24,13 @@ MAX_COST_INTERVAL = "[low, high], milliseconds: 90% interval of max_cost_ms, wid
 
 COST_INTERVALS = "90% intervals of cost_ms, wider for tables unlike those measured."
 """Description of ``cost_interval_ms``."""
+
+
+def answer_json(answer: BaseModel | Mapping[str, Any]) -> bytes:
+    """An answer as JSON in UTF-8."""
+    if isinstance(answer, BaseModel):
+        answer = answer.model_dump(mode="json")
+    return json.dumps(answer, ensure_ascii=False, allow_nan=False).encode()
 
 
 class _Answer(BaseModel):

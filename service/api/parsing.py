@@ -24,6 +24,7 @@ from service.api.schemas import (
     StoredEstimateRequest,
 )
 from service.domain.errors import Fault, InvalidRequest, escaped
+from service.domain.plan import Problem
 from service.usecases.validate import problem_faults
 
 Request = TypeVar("Request", bound=BaseModel)
@@ -85,21 +86,23 @@ def parse_plan(body: bytes, limits: Limits) -> PlanRequest:
     return request.model_copy(update={"time_limit_ms": request.time_limit_ms or limits.default_time_limit_ms})
 
 
-def parse_estimate(body: bytes, limits: Limits) -> ShardsEstimateRequest | StoredEstimateRequest:
+def parse_estimate(body: bytes, limits: Limits) -> tuple[ShardsEstimateRequest, Problem] | StoredEstimateRequest:
     """The request in a body of POST /estimate; the presence of ``plan_id`` decides which form it has.
 
     Raises:
         InvalidRequest: with every fault.
         UnsupportedSharding: it is valid, but asks for what no cost model describes.
     """
+    posed: list[Problem] = []
 
     def faults(request: ShardsEstimateRequest) -> list[Fault]:
-        return conversion_faults(request) + shard_faults(request) + problem_faults(posed_problem(request))
+        posed.append(posed_problem(request))
+        return conversion_faults(request) + shard_faults(request) + problem_faults(posed[-1])
 
     content = _sized(parse_object(body), limits)
     if "plan_id" in content:
         return _validated(StoredEstimateRequest, content, lambda _: [])
-    return _validated(ShardsEstimateRequest, content, faults)
+    return _validated(ShardsEstimateRequest, content, faults), posed[-1]
 
 
 def parse_decision(body: bytes) -> DecisionRequest:

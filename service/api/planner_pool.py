@@ -50,6 +50,10 @@ class Planner(Protocol):
     ) -> Estimate:
         """``usecases.estimate``; also raises PlannerBusy where there is no room for the request."""
 
+    def refuse_if_full(self) -> None:
+        """Raises PlannerBusy where there is no room for a request now; never blocks."""
+        return None
+
 
 class Tally(Protocol):
     """Something that goes up."""
@@ -147,6 +151,15 @@ class PlannerPool:
                 self._give_back(self._idle.get_nowait())
         alive, wanted = sum(process.alive() for process in self._processes), len(self._processes)
         return Check(True) if alive == wanted else Check(alive > 0, f"{alive} of {wanted} planning processes")
+
+    def refuse_if_full(self) -> None:
+        """Has a request refused before anything was done for it.
+
+        Raises:
+            PlannerBusy: processes and waiting room are full.
+        """
+        with self._admitted():
+            pass
 
     def plan(
         self,

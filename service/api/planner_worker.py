@@ -4,6 +4,7 @@ At import it loads nothing that brings numpy, because BLAS reads its number of t
 torch, FastAPI or SQLAlchemy, so that planning processes start fast and stay small.
 """
 
+import gc
 import importlib
 import os
 import signal
@@ -131,6 +132,9 @@ def _initialize(spec: SourceSpec) -> None:
             # A damaged version is the matter of the requests that ask for it.
             with suppress(ShardwrightError):
                 _keep(hardware, source.cost_models(hardware, policy=policy))
+    # What is loaded now stays: a full collection need not look through it.
+    gc.collect()
+    gc.freeze()
 
 
 def _follow_parent() -> None:

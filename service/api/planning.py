@@ -4,9 +4,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from service.api.answer_memory import AnswerMemory, Given
 from service.api.answers import EstimateAnswer, PlanAnswer, PlanDiffAnswer
 from service.api.conversion import (
     estimate_answer,
@@ -34,6 +35,11 @@ from service.domain.plan import Algorithm, Problem, Running, content_hash
 from service.domain.ports import PlanStore, StoredPlan
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanResult, PlanStatus
+
+_PLANS_REMEMBERED_S = 1.0
+"""Seconds for which a stored plan is given again without a look whether it is still there."""
+
+_ESTIMATES_REMEMBERED_S = 60.0
 
 Answer = Mapping[str, Any]
 """A ``PlanAnswer`` as JSON. Stored ones are handed on as they are, whichever version of the service made them."""
@@ -74,6 +80,8 @@ class Planning:
         self._novel = novel
         self._clock = clock
         self._in_flight: InFlight[Answer] = InFlight()
+        self._plans_given = AnswerMemory(_PLANS_REMEMBERED_S, clock)
+        self._estimates_given = AnswerMemory(_ESTIMATES_REMEMBERED_S, clock)
         self._launching = Launching(launches) if launches else None
         # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
         self._parsing = threading.Lock()
@@ -92,7 +100,9 @@ class Planning:
         with self._parsing:
             request = parse_plan(body, self._limits)
         with self._failures_counted(request.algorithm):
-            return self._answer(request, arrived, caller)
+            answer = self._answer(request, arrived, caller)
+        self._remember_plan(caller, body, request, answer)
+        return answer
 
     def estimate(self, body: bytes, caller: Caller) -> EstimateAnswer:
         """What a placement costs.
@@ -105,10 +115,35 @@ class Planning:
             ShardwrightError: the request is not valid, names no stored plan, or cannot be answered now.
         """
         with self._parsing:
-            request = parse_estimate(body, self._limits)
-        if isinstance(request, StoredEstimateRequest):
-            return self._estimate_stored(request, caller)
-        return self._estimate_given(request, caller)
+            asked = parse_estimate(body, self._limits)
+        if isinstance(asked, StoredEstimateRequest):
+            return self._estimate_stored(asked, caller)[0]
+        request, problem = asked
+        answer, chosen = self._estimate_given(request, problem, caller)
+        if request.models is None:
+            self._estimates_given.note(caller.name, body, Given(answer, request.devices.hardware, None, chosen))
+        return answer
+
+    def plan_given_before(self, body: bytes, caller: Caller) -> bytes | None:
+        """The answer of ``plan`` to the same body a moment ago, as JSON, if it would be the same now; never blocks."""
+        given = self._given_before(self._plans_given, caller, body)
+        if given is None or given.algorithm is None:
+            return None
+        self._metrics.plan_outcome(given.algorithm, "stored")
+        return given.json
+
+    def estimate_given_before(self, body: bytes, caller: Caller) -> bytes | None:
+        """The answer of ``estimate`` to the same body, as JSON, if it would be the same now; never blocks.
+
+        Raises:
+            PlannerBusy: it is not known, and there is no room to find out: reading the body first would take the time
+                of those that were let in.
+        """
+        given = self._given_before(self._estimates_given, caller, body)
+        if given is None:
+            self._planner.refuse_if_full()
+            return None
+        return given.json
 
     def stored(self, plan_id: str, caller: Caller) -> Answer:
         """The answer stored under an id.
@@ -150,6 +185,8 @@ class Planning:
         if not re.match(PLAN_ID_PATTERN, plan_id):
             raise PlanNotFound.under(plan_id)
         self._plans.delete(plan_id, caller)
+        # Other processes may give it again for as long as they remember it.
+        self._plans_given.forget()
 
     @contextmanager
     def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
@@ -275,16 +312,40 @@ class Planning:
         self._metrics.plan_unsaved()
         return answer.model_dump(mode="json")
 
-    def _estimate_given(self, request: ShardsEstimateRequest, caller: Caller) -> EstimateAnswer:
-        problem, shards = posed_problem(request), given_shards(request)
-        versions = self._models.of(request.devices.hardware, pinned=pinned_versions(request)).versions
-        found = self._planner.estimate(problem, versions, shards, self._deadline(self._clock()))
+    def _estimate_given(
+        self, request: ShardsEstimateRequest, problem: Problem, caller: Caller
+    ) -> tuple[EstimateAnswer, Chosen]:
+        chosen = self._models.of(request.devices.hardware, pinned=pinned_versions(request))
+        deadline = self._deadline(self._clock())
+        found = self._planner.estimate(problem, chosen.versions, given_shards(request), deadline)
         self._novel.met(problem, found.novelty, caller)
-        return estimate_answer(found)
+        return estimate_answer(found), chosen
 
-    def _estimate_stored(self, request: StoredEstimateRequest, caller: Caller) -> EstimateAnswer:
+    def _estimate_stored(self, request: StoredEstimateRequest, caller: Caller) -> tuple[EstimateAnswer, Chosen]:
         stored = self.find(request.plan_id, caller)
         # Another version of the service may have stored fields that this one does not know. The models are those
         # that are asked for now.
         body = {**stored.request, "shards": stored.answer["shards"], "models": pinned_versions(request)}
-        return self._estimate_given(ShardsEstimateRequest.model_validate(body, extra="ignore"), caller)
+        given = ShardsEstimateRequest.model_validate(body, extra="ignore")
+        return self._estimate_given(given, posed_problem(given), caller)
+
+    def _given_before(self, memory: AnswerMemory, caller: Caller, body: bytes) -> Given | None:
+        """What a caller was answered a moment ago, where the same models would answer now."""
+        given = memory.find(caller.name, body)
+        # What is wrong with the models is told by the way that leads to them.
+        with suppress(ShardwrightError):
+            if given and self._models.of(given.hardware, given.algorithm) == given.chosen:
+                return given
+        return None
+
+    def _remember_plan(self, caller: Caller, body: bytes, request: PlanRequest, answer: Answer) -> None:
+        """Remembers a stored plan that gives way to no other, whose question names nothing that may change or go."""
+        final = answer["saved"] and answer["status"] != PlanStatus.CUT_SHORT
+        if not final or request.launch_id or request.previous_plan_id or request.models:
+            return
+        hardware, algorithm = request.devices.hardware, request.algorithm
+        # The answer stands, whatever became of the models since.
+        with suppress(ShardwrightError):
+            chosen = self._models.of(hardware, algorithm)
+            if chosen.versions == answer["models"]:
+                self._plans_given.note(caller.name, body, Given(answer, hardware, algorithm, chosen))

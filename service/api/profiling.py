@@ -4,6 +4,7 @@ import logging
 import queue
 import re
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ from service.usecases.request_profile import new_profiles, queue_profiles, reque
 
 _WAITING = 256
 _LAST_WORDS_S = 5.0
+
+_QUIET_S = 5.0
+"""Seconds for which a table that was handed over is not handed over again, however often it is asked for."""
+
+_MOST_QUIET = 16_384
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +88,7 @@ class NovelTables:
         self._threshold = threshold
         self._metrics = metrics
         self._found: queue.Queue[tuple[list[TableProfile], str] | _Over] = queue.Queue(_WAITING)
+        self._quiet_until: dict[tuple[str, TableProfile], float] = {}
         self._thread = threading.Thread(target=self._run, name="novel tables", daemon=True)
 
     def __enter__(self) -> Self:
@@ -99,12 +106,21 @@ class NovelTables:
 
     def met(self, problem: Problem, novelty: Sequence[float], caller: Caller) -> None:
         """Notes the tables whose novelty is above the threshold."""
-        profiles = new_profiles(problem, novelty, self._threshold)
-        if profiles:
-            try:
-                self._found.put_nowait((profiles, caller.name))
-            except queue.Full:
-                self._metrics.novel_tables("dropped", len(profiles))
+        now = time.monotonic()
+        found = new_profiles(problem, novelty, self._threshold)
+        profiles = [profile for profile in found if now >= self._quiet_until.get((caller.name, profile), now)]
+        if len(profiles) < len(found):
+            self._metrics.novel_tables("left_out", len(found) - len(profiles))
+        if not profiles:
+            return
+        try:
+            self._found.put_nowait((profiles, caller.name))
+        except queue.Full:
+            self._metrics.novel_tables("dropped", len(profiles))
+            return
+        if len(self._quiet_until) > _MOST_QUIET:
+            self._quiet_until.clear()
+        self._quiet_until.update(((caller.name, profile), now + _QUIET_S) for profile in profiles)
 
     def _run(self) -> None:
         while not isinstance(found := self._found.get(), _Over):

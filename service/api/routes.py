@@ -1,15 +1,23 @@
 """The resources /plan, /estimate, /plans, /healthz, /readyz and /metrics, and what all resources share."""
 
-import json
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
 from service.api.access import Access
-from service.api.answers import EstimateAnswer, HealthAnswer, PlanAnswer, PlanDiffAnswer, ReadinessAnswer
+from service.api.answers import (
+    EstimateAnswer,
+    HealthAnswer,
+    PlanAnswer,
+    PlanDiffAnswer,
+    ReadinessAnswer,
+    answer_json,
+)
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.entity_tags import tagged
 from service.api.idempotency import IdempotencyKey, IdempotentCalls
@@ -25,10 +33,6 @@ from service.telemetry.metrics import CONTENT_TYPE, Metrics
 from service.telemetry.middleware import note_caller
 
 PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-
-
-MadeOnce = Callable[[Caller, ReceivedBody, Callable[[], Response]], Response]
-"""Makes a call of a caller with a body, or gives the answer again that it got under the same Idempotency-Key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Services:
         body_limits: of request bodies.
         bodies: room for them.
         threads: requests that are worked on at the same time, those that wait for a planning process included.
+        stopping: set once the process is to stop.
     """
 
     access: Access
@@ -62,6 +67,7 @@ class Services:
     body_limits: BodyLimits
     bodies: BodyAdmission
     threads: int
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 def _services(request: Request) -> Services:
@@ -96,14 +102,24 @@ async def _body(request: Request, services: Given) -> AsyncIterator[ReceivedBody
 Body = Annotated[ReceivedBody, Depends(_body, scope="function")]
 
 
-def _once(request: Request, services: Given, idempotency_key: IdempotencyKey = None) -> MadeOnce:
-    def made_once(caller: Caller, body: ReceivedBody, make: Callable[[], Response]) -> Response:
-        return services.keyed_calls.answer(idempotency_key, caller, request, body.content, make)
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """A call that is made once where it has an Idempotency-Key."""
 
-    return made_once
+    request: Request
+    keyed_calls: IdempotentCalls
+    key: str | None
+
+    def __call__(self, caller: Caller, body: ReceivedBody, make: Callable[[], Response]) -> Response:
+        """Makes the call, or gives the answer again that it got under the same key."""
+        return self.keyed_calls.answer(self.key, caller, self.request, body.content, make)
 
 
-Once = Annotated[MadeOnce, Depends(_once)]
+def _once(request: Request, services: Given, idempotency_key: IdempotencyKey = None) -> OneCall:
+    return OneCall(request, services.keyed_calls, idempotency_key)
+
+
+Once = Annotated[OneCall, Depends(_once)]
 
 IfNoneMatch = Annotated[str | None, Header(description="ETags of answers that the caller has; `*` for any.")]
 
@@ -133,7 +149,7 @@ BODY_PROBLEMS = {
 """What can be wrong with any body."""
 
 
-# The functions below that are not async run in threads: parsing and planning never hold up the event loop.
+# Parsing and planning run in threads, as the functions below do that are not async: they never hold up the event loop.
 
 
 @router.post(
@@ -155,9 +171,15 @@ BODY_PROBLEMS = {
     ),
     openapi_extra=takes("PlanRequest"),
 )
-def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
+async def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
-    return once(caller, body, lambda: json_response(services.planning.plan(body.content, body.arrived, caller)))
+    planning = services.planning
+    given = planning.plan_given_before(body.content, caller) if once.key is None else None
+    if given is not None:
+        return _json(given)
+    return await run_in_threadpool(
+        once, caller, body, lambda: json_response(planning.plan(body.content, body.arrived, caller))
+    )
 
 
 @router.post(
@@ -175,9 +197,13 @@ def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Re
     ),
     openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )
-def post_estimate(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
+async def post_estimate(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    return once(caller, body, lambda: json_response(services.planning.estimate(body.content, caller)))
+    planning = services.planning
+    given = planning.estimate_given_before(body.content, caller) if once.key is None else None
+    if given is not None:
+        return _json(given)
+    return await run_in_threadpool(once, caller, body, lambda: json_response(planning.estimate(body.content, caller)))
 
 
 @router.get(
@@ -256,6 +282,8 @@ async def get_health() -> HealthAnswer:
 def get_readiness(services: Given) -> Response:
     """Each part, and what is missing."""
     checks = {name: check() for name, check in services.checks.items()}
+    if services.stopping.is_set():
+        checks["process"] = Check(False, "stopping")
     ready = all(check.usable for check in checks.values())
     states = {name: check.state for name, check in checks.items()}
     return json_response(ReadinessAnswer(ready=ready, checks=states), 200 if ready else 503)
@@ -276,6 +304,8 @@ def get_metrics(services: Given) -> Response:
 
 def json_response(answer: BaseModel | Mapping[str, Any], status: int = 200) -> Response:
     """An answer as JSON."""
-    if isinstance(answer, BaseModel):
-        answer = answer.model_dump(mode="json")
-    return Response(json.dumps(answer, ensure_ascii=False, allow_nan=False), status, media_type="application/json")
+    return _json(answer_json(answer), status)
+
+
+def _json(content: bytes, status: int = 200) -> Response:
+    return Response(content, status, media_type="application/json")

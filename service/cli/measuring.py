@@ -201,16 +201,17 @@ def _shards(plan: bytes, asked: "PlanRequest", limits: "Limits") -> tuple["Shard
         InvalidRequest: with every fault.
         UnsupportedSharding: a shard is of a kind that no cost model describes.
     """
-    from service.api.conversion import given_shards, posed_problem
+    from service.api.conversion import given_shards
     from service.api.parsing import parse_estimate, parse_object
     from service.api.schemas import ShardsEstimateRequest
-    from service.domain.plan import tiling_faults
+    from service.domain.plan import Problem, tiling_faults
 
     shards = {key: value for key, value in parse_object(plan).items() if key == "shards"}
     question = asked.model_dump(mode="json", include=set(ShardsEstimateRequest.model_fields))
     # What has no plan_id is parsed as this form.
-    placed = cast(ShardsEstimateRequest, parse_estimate(json.dumps({**question, **shards}).encode(), limits))
-    problem, given = posed_problem(asked), given_shards(placed)
+    parsed = parse_estimate(json.dumps({**question, **shards}).encode(), limits)
+    placed, problem = cast(tuple[ShardsEstimateRequest, Problem], parsed)
+    given = given_shards(placed)
     faults = tiling_faults(problem.tables, problem.topology.device_count, given)
     if faults:
         raise InvalidRequest(faults)

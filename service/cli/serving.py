@@ -30,6 +30,11 @@ def serve(
     With --worker one worker runs beside it. What it times on a machine that serves at the same time is noisy: for
     timings to plan by, run `shardwright worker` on a machine of its own.
     """
+    from service.api.planner_worker import use_one_blas_thread
+
+    if not worker:
+        # What is measured beside it has its own number of threads.
+        use_one_blas_thread()
     from service import wiring
 
     settings = settings_with(host=host, port=port, data_dir=data_dir)

@@ -31,6 +31,7 @@ from service.cost_models.error_model import ComputeErrors
 from service.cost_models.features import FEATURES_VERSION, GROWING, WIDTH, WORK, table_features, width_features
 from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.novelty import Novelty
+from service.cost_models.row_memory import RowMemory
 from service.domain.error_law import ErrorLaw
 from service.domain.errors import DamagedArtifact
 from service.domain.ports import Embeddings, Floats, Integers
@@ -78,6 +79,7 @@ class ComputeModel:
         # In double precision, so that the shape of a batch moves no result by as much as a search can see.
         self._w = {name: array.astype(np.float64) for name, array in weights.items()}
         self._measured = measured
+        self._embeddings: RowMemory[Embeddings] = RowMemory()
         self._novelty: Novelty | None = None
         self._errors: ComputeErrors | None = None
 
@@ -102,7 +104,9 @@ class ComputeModel:
 
         An optimizer or precision that was not measured is priced as the measured one that is nearest.
         """
-        return self.embed(self._features(tables, batch_size, optimizer))
+        return self._embeddings.rows(
+            tables, batch_size, optimizer, lambda new: self.embed(self._features(new, batch_size, optimizer))
+        )
 
     def embed(self, features: Embeddings) -> Embeddings:
         """Embeddings of T rows of ``table_features``; [T, F] -> [T, H]."""

@@ -12,9 +12,10 @@ import numpy as np
 
 from service.cost_models.arrays import Arrays, Shapes, check_arrays
 from service.cost_models.measured_domain import MeasuredDomain
+from service.cost_models.row_memory import RowMemory
 from service.domain.ports import Floats
 from service.domain.reuse import reuse_profile
-from service.domain.tables import DataType, Optimizer, PoolingMode, Table
+from service.domain.tables import KEPT_TABLES, DataType, Optimizer, PoolingMode, Table
 
 QUANTITIES = (
     "log2_dim",
@@ -56,9 +57,13 @@ class Novelty:
         mean, scale, landmarks, unit = (arrays[name].astype(np.float64) for name in NOVELTY_SHAPES)
         self._mean, self._scale, self._landmarks, self._unit = mean, scale, landmarks, float(unit[0])
         self._measured = measured
+        self._known: RowMemory[Floats] = RowMemory()
 
     def of(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
         """Novelty of T tables (or slices) at a global batch size; [T], 0 for those that were measured."""
+        return self._known.rows(tables, batch_size, optimizer, lambda new: self._of(new, batch_size, optimizer))
+
+    def _of(self, tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -> Floats:
         points = (novelty_quantities(tables, batch_size) - self._mean) / self._scale
         kinds = [(table.data_type, table.pooling_mode) for table in tables]
         count = {kind: self._unseen(optimizer, *kind) for kind in set(kinds)}
@@ -90,7 +95,7 @@ def nearest(points: Floats, landmarks: Floats) -> Floats:
     return np.asarray(np.sqrt(np.where(least < 1e-9, 0.0, least)))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=KEPT_TABLES)
 def _quantities(table: Table, batch_size: int) -> tuple[float, ...]:
     profile = reuse_profile(table, batch_size)
     lookups, distinct = float(profile.lookups), float(profile.distinct)

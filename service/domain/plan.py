@@ -107,6 +107,10 @@ class Shard:
         """Columns of the shard."""
         return self.stop - self.start
 
+    def __reduce__(self) -> tuple[type["Shard"], tuple[str, int, int, int]]:
+        # As tables: they go to planning processes and back by the hundred.
+        return Shard, (self.table, self.start, self.stop, self.device)
+
 
 @dataclass(frozen=True, slots=True)
 class Running:

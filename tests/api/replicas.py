@@ -22,7 +22,7 @@ _PATIENCE_S = 60
 class Replica:
     """A service of its own process with two planning processes, on a database and a model store that others share."""
 
-    def __init__(self, database_url: str, models: Path, log: Path, port: int = 0) -> None:
+    def __init__(self, database_url: str, models: Path, log: Path, port: int = 0, **settings: str) -> None:
         self._log = log.open("w")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "service", "serve"],
@@ -34,6 +34,7 @@ class Replica:
                 SHARDWRIGHT_MODEL_STORE=str(models),
                 SHARDWRIGHT_PLANNER_PROCESSES="2",
                 SHARDWRIGHT_DEFAULT_TIME_LIMIT_MS="30000",
+                **settings,
             ),
             stderr=self._log,
         )

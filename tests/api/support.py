@@ -10,6 +10,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from service.api.http_server import ImpatientProtocol
 from service.settings import Settings
 
 FACTORY = "tests.api.fake_store:FakeStore"
@@ -44,7 +45,10 @@ def listening(app: FastAPI) -> Iterator[httpx.Client]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5))
+        config = uvicorn.Config(
+            app, http=ImpatientProtocol, log_config=None, access_log=False, timeout_graceful_shutdown=5
+        )
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

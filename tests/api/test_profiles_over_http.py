@@ -288,11 +288,10 @@ class AwayStore:
 
 def test_noting_new_tables_neither_waits_nor_fails() -> None:
     store, metrics = AwayStore(), fresh_metrics()
-    problem = Problem((Table("t", 10, 4, 1.0),), Topology("fake", (GIB,)), 512, Optimizer.SGD)
     with NovelTables(store, ProfileTerms(5, 30, 60), 1.0, metrics) as novel:
-        for _ in range(300):
-            novel.met(problem, [2.0], WITHOUT_KEY)
-        novel.met(problem, [1.0], WITHOUT_KEY)
+        for rows in range(300):
+            novel.met(_one_table(10 + rows), [2.0], WITHOUT_KEY)
+        novel.met(_one_table(9), [1.0], WITHOUT_KEY)
         store.let.set()
     said = metrics.exposition().decode().splitlines()
     values = {
@@ -300,6 +299,21 @@ def test_noting_new_tables_neither_waits_nor_fails() -> None:
     }
     assert values['outcome="failed"'] + values['outcome="dropped"'] == 300
     assert values['outcome="dropped"'] >= 42
+
+
+def test_a_new_table_that_is_asked_for_again_and_again_is_handed_over_once() -> None:
+    store, metrics = AwayStore(), fresh_metrics()
+    store.let.set()
+    with NovelTables(store, ProfileTerms(5, 30, 60), 1.0, metrics) as novel:
+        for _ in range(300):
+            novel.met(_one_table(10), [2.0], WITHOUT_KEY)
+    said = metrics.exposition().decode()
+    assert 'shardwright_novel_tables_total{outcome="failed"} 1.0' in said
+    assert 'shardwright_novel_tables_total{outcome="left_out"} 299.0' in said
+
+
+def _one_table(rows: int) -> Problem:
+    return Problem((Table("t", rows, 4, 1.0),), Topology("fake", (GIB,)), 512, Optimizer.SGD)
 
 
 def test_what_the_workers_operator_cannot_do_is_refused_by_table_and_never_queued(

@@ -119,9 +119,8 @@ def test_probes_ask_real_routes_on_the_port_that_is_served() -> None:
 
 def test_a_pod_is_given_the_time_that_its_work_may_take_to_end() -> None:
     data = _one("ConfigMap", "shardwright")["data"]
-    program, seconds = _api()["lifecycle"]["preStop"]["exec"]["command"]
-    assert program == "sleep"
-    running = int(seconds) + int(data["SHARDWRIGHT_SHUTDOWN_TIMEOUT_S"])
+    assert int(data["SHARDWRIGHT_DRAIN_S"]) >= 5
+    running = int(data["SHARDWRIGHT_DRAIN_S"]) + int(data["SHARDWRIGHT_SHUTDOWN_TIMEOUT_S"])
     assert _pod("shardwright-api")["terminationGracePeriodSeconds"] >= running + 10
     for name in ("shardwright-worker", "shardwright-gpu-worker"):
         # Ten seconds after that it is killed.
