@@ -35,7 +35,8 @@ def true_costs(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -
 
 
 @cache
-def _pool() -> dict[Split, list[Table]]:
+def pool_by_part() -> dict[Split, list[Table]]:
+    """The generated tables that have lookups, made once; nobody changes the lists."""
     found = [table for table in generated_pool() if table.pooling_factor]
     return {split: [table for table in found if table_part(table) is split] for split in Split}
 
@@ -45,7 +46,7 @@ def synthetic(count: int, seed: int = 0, noise: float = 0.05) -> list[ComputeMea
     rng = np.random.default_rng(seed)
     found = []
     for index in range(count):
-        pool = _pool()[Split(rng.choice(["train", "train", "train", "test"]))]
+        pool = pool_by_part()[Split(rng.choice(["train", "train", "train", "test"]))]
         optimizer, data_type = MEASURED_KINDS[int(rng.integers(len(MEASURED_KINDS)))]
         batch_size = int(rng.choice([1_024, 65_536]))
         tables = tuple(
