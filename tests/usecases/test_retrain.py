@@ -1,5 +1,6 @@
 """Retraining on a real database: what is better serves, what is not changes nothing, and all of it is written down."""
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,21 @@ def test_without_anything_new_nothing_is_trained(first: Night) -> None:
     assert [o.ended.value for o in first.trainings.of_model(*MODEL, 10)] == [
         "refused", "nothing_new", "nothing_new", "refused", "nothing_new", "promoted",
     ]  # fmt: skip
+
+
+def test_where_nothing_can_be_written_nothing_is_trained(first: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    first.measurements.add_compute_many(combinations("second", 250, later(), WIDE, seed=1))
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", read_only)
+        patched.setattr("service.usecases.retraining_works.fit_compute", pytest.fail)
+        outcome = _again(first)
+    assert outcome.ended is Ended.FAILED
+    assert "cannot be written to: [Errno 30] Read-only file system" in outcome.reason
+    assert _again(first).trained == SECOND
 
 
 def test_what_was_rolled_back_is_not_promoted_again_from_the_same_data(first: Night) -> None:
