@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,12 @@ from service.storage.embedded import EmbeddedPostgres
 from service.storage.engine import build_engine, build_unpooled_engine
 from service.storage.engine import database_url as parsed_url
 from service.storage.migrate import upgrade
+
+
+def pytest_configure() -> None:
+    """Undoes what a shell does to the runs that it starts in the background: their children would be deaf to Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Databases:
