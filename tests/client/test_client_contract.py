@@ -16,9 +16,10 @@ import shardwright_client as package
 from shardwright_client import AsyncClient, Client, Plan, PlanRequest, Shard, ShardsEstimateRequest
 from shardwright_client.json_values import RAW, encoded
 from tests.client.asked import QUESTION, plan_answer
+from tests.document import openapi_document
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMAS = yaml.safe_load((ROOT / "openapi.yaml").read_text())["components"]["schemas"]
+SCHEMAS = openapi_document()["components"]["schemas"]
 ANSWERED = {
     "PlanAnswer": package.Plan,
     "EstimateAnswer": package.Estimate,
@@ -130,7 +131,7 @@ def test_problems_have_the_members_of_the_contract() -> None:
 
 
 def test_every_schema_of_the_calls_is_covered() -> None:
-    paths = yaml.safe_load((ROOT / "openapi.yaml").read_text())["paths"]
+    paths = openapi_document()["paths"]
     met: set[str] = set()
     waiting = [name for path in PATHS for name in _references(paths[path])]
     while waiting:

@@ -12,10 +12,9 @@ from benchmarks.held_rows import HeldRows
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
 from service.domain.errors import DamagedArtifact, ModelStoreUnwritable, TooFewMeasurements
-from service.domain.measurements import ComputeMeasurement, Split, table_part
+from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.tables import DataType, Optimizer, Table
 from service.domain.versions import Version
-from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore
 from service.training.communication_trainer import CommunicationTraining
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
@@ -25,6 +24,7 @@ from service.training.compute_trainer import ComputeTraining, train_compute, tra
 from service.training.metrics import metrics
 from service.usecases.evaluate_models import evaluate_compute_version
 from service.usecases.train_models import LEAST_FOR_INTERVALS, train_communication_version, train_compute_version
+from tests.training.data_sheet_machine import pool_by_part
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUICK = ComputeTraining(epochs=60)
@@ -33,11 +33,7 @@ QUICK = ComputeTraining(epochs=60)
 def synthetic(count: int) -> list[ComputeMeasurement]:
     """Measurements whose costs follow a simple law of lookups and bytes, with 3% noise."""
     rng = np.random.default_rng(0)
-    parts: dict[Split, list[Table]] = {split: [] for split in Split}
-    for table in generated_pool():
-        if table.pooling_factor:
-            parts[table_part(table)].append(table)
-    found = []
+    parts, found = pool_by_part(), []
     for index in range(count):
         batch_size = int(rng.choice([2048, 8192]))
         pool = parts[[*Split][int(rng.choice(3, p=[0.7, 0.15, 0.15]))]]

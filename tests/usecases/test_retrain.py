@@ -33,8 +33,8 @@ from service.usecases.model_versions import promote, rollback, serving_version
 from service.usecases.retrain import retrain
 from service.usecases.retraining_works import Retraining
 from service.usecases.train_policies import PolicyTasks
+from tests.training.data_sheet_machine import pool_by_part
 from tests.usecases.made_up_nights import (
-    BY_PART,
     ENVIRONMENT,
     HARDWARE,
     RECIPES,
@@ -92,7 +92,7 @@ def test_a_night_of_new_tables_is_promoted_and_the_next_plan_errs_less(first: Ni
     held_out = [row for row in new if row.split is Split.TEST]
     errors = [metrics_on(first.store.compute(Version.parse(name)), held_out)["total"].mape for name in (FIRST, SECOND)]
     assert errors[1] < errors[0] / 2
-    tables = tuple(replace(t, name=f"t{i}", embedding_dim=128) for i, t in enumerate(BY_PART[Split.TEST][:6]))
+    tables = tuple(replace(t, name=f"t{i}", embedding_dim=128) for i, t in enumerate(pool_by_part()[Split.TEST][:6]))
     problem = Problem(tables, Topology(HARDWARE, (64 * GIB,) * 2), 8192, Optimizer.SGD)
     serving = {kind: _serves(first, (HARDWARE, kind)) for kind in (COMPUTE, COMMUNICATION)}
     plan = make_plan(problem, first.store.cost_models(HARDWARE, serving), Algorithm.DIM_GREEDY, 0, Deadline())
