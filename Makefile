@@ -70,6 +70,7 @@ test-torchrec: setup
 bench: setup
 	$(TORCHREC)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planners --quick --write benchmarks/results
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.train_steps --quick
 
 format: setup
 	$(BIN)/ruff format .

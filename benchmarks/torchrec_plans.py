@@ -86,7 +86,7 @@ def torchrec_plan(
     """
     if len(set(problem.topology.memory_bytes)) != 1 or problem.optimizer is not Optimizer.SGD:
         raise ValueError("devices.memory_bytes must be the same for all and optimizer must be sgd to ask TorchRec")
-    with _quiet():
+    with quiet():
         from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
         from torchrec.distributed.planner.types import PlannerError
 
@@ -106,7 +106,7 @@ def torchrec_plan(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the warnings and logs of TorchRec, which are of features that are not used here."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)

@@ -35,8 +35,9 @@ def to_sharding_plan(
 ) -> ShardingPlan:
     """A plan that DistributedModelParallel takes; the plan's devices are the ranks.
 
-    A table in one piece is ``table_wise``; one in several is ``column_wise``, whatever their widths and wherever they
-    are. All have the kernel whose optimizer is fused into the backward pass.
+    The tables of a module are ``table_wise`` where each is in one piece, else all of them ``column_wise``, whatever the
+    widths and wherever they are: TorchRec looks up and exchanges each type apart, and copies the outputs together. All
+    have the kernel whose optimizer is fused into the backward pass.
 
     Args:
         shards: of a plan.
@@ -53,11 +54,13 @@ def to_sharding_plan(
         if shard.table not in by_table:
             raise InvalidArgument(f"the plan places table {shard.table!r}, which the model does not have")
         by_table[shard.table].append(shard)
+    cut = {table.path for table in tables if len(by_table[table.name]) > 1}
     plan: dict[str, EmbeddingModuleShardingPlan] = {}
     for table in tables:
         of_table = sorted(by_table[table.name], key=lambda shard: shard.columns)
         _check_tiles(table, of_table)
-        sharding = _parameter_sharding(table, of_table, compute_device, local_world_size)
+        sharding_type = COLUMN_WISE if table.path in cut else TABLE_WISE
+        sharding = _parameter_sharding(table, of_table, sharding_type, compute_device, local_world_size)
         constraint = (constraints or {}).get(table.table)
         for name in _PASSED_ON if constraint else ():
             setattr(sharding, name, getattr(constraint, name))
@@ -88,7 +91,7 @@ def to_shards(plan: ShardingPlan, tables: Sequence[ModuleTable]) -> tuple[Shard,
 
 
 def _parameter_sharding(
-    table: ModuleTable, shards: Sequence[Shard], compute_device: str, local_world_size: int
+    table: ModuleTable, shards: Sequence[Shard], sharding_type: str, compute_device: str, local_world_size: int
 ) -> ParameterSharding:
     pieces = [
         ShardMetadata(
@@ -99,7 +102,7 @@ def _parameter_sharding(
         for shard in shards
     ]
     return ParameterSharding(
-        sharding_type=TABLE_WISE if len(shards) == 1 else COLUMN_WISE,
+        sharding_type=sharding_type,
         compute_kernel=EmbeddingComputeKernel.FUSED.value,
         ranks=[shard.device for shard in shards],
         sharding_spec=EnumerableShardingSpec(pieces),

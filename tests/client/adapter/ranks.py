@@ -71,7 +71,7 @@ def train_all(folder: Path, url: str, ranks: int, trainings: Sequence[Training],
 
 @contextmanager
 def alone(folder: Path) -> Iterator[DistributedModelParallel]:
-    """A model on the one rank of a group, tables whole and cut."""
+    """A model on the one rank of a group, a module with both ways of sharding, as in TorchRec's own plans."""
     whole = seeded_model()
     tables = find_tables(whole, [sharder()])
     shards = [
@@ -81,6 +81,8 @@ def alone(folder: Path) -> Iterator[DistributedModelParallel]:
     ]
     with joined(folder, 1, 0):
         plan = to_sharding_plan(shards, tables, "cpu", 1)
+        for name in ("cat", "cow"):
+            plan.plan["first"][name].sharding_type = "table_wise"
         yield DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=[sharder()])
 
 

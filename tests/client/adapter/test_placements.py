@@ -74,7 +74,20 @@ def test_what_torchrec_is_told(tables: tuple[ModuleTable, ...]) -> None:
         ([0, 4], [30, 12], "rank:9/cuda:1"),
     ]
     assert (dog.stochastic_rounding, cow.stochastic_rounding) == (True, None)
-    assert (cow.sharding_type, cow.ranks) == ("table_wise", [3])
+    assert cow.ranks == [3]
+
+
+def test_tables_of_a_module_have_one_type_so_that_they_are_exchanged_together(tables: tuple[ModuleTable, ...]) -> None:
+    whole = [Shard(table.name, (0, table.embedding_dim), 0) for table in tables]
+    cut = [*(shard for shard in whole if shard.table != "dog"), Shard("dog", (0, 4), 1), Shard("dog", (4, 16), 0)]
+    types = [
+        {path: {sharding.sharding_type for sharding in module.values()} for path, module in plan.plan.items()}
+        for plan in (to_sharding_plan(shards, tables, "cpu", 2) for shards in (whole, cut))
+    ]
+    assert types == [
+        {"first": {"table_wise"}, "second.inner": {"table_wise"}},
+        {"first": {"column_wise"}, "second.inner": {"table_wise"}},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,206 @@
+"""Training steps under our plans and under TorchRec's, side by side: the same tables, lookups and ranks.
+
+Each of two gloo ranks has a core and a thread, and holds the model under every plan at once. Blocks of steps take
+turns, in each round in another order, so that drift of the machine hits all plans alike. A running service is asked for
+our plans, by cost models that were measured on single threads and gloo ranks of such a machine. TorchRec's planner is
+told the same memory, batch, pooling factors and sharding types, table-wise and column-wise, and has its own figures for
+the machine; once more it may use all of its sharding types. Only ours can be told how often ids repeat: it measures a
+sample batch.
+
+Tasks are mlperf_dlrm_dcnv2 and SET:POSITION of the published tasks. Run it alone on the machine, on two cores:
+PYTHONPATH=client OMP_NUM_THREADS=1 python -m benchmarks.train_steps [TASK ...] [--quick] [--write FILE.md]
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks import shared_data
+from benchmarks.health import running_service
+from benchmarks.machine import command_line, machine_line
+from benchmarks.step_report import ArmSteps, TaskSteps, comparison_lines, noise_line, parts_lines
+from benchmarks.step_tasks import RANKS, TASKS, StepTask, batches, step_task
+from benchmarks.torchrec_plans import available, quiet
+from service.domain.errors import MeasurementRefused
+from service.profiling.ranks import run_ranks
+from shardwright_client import Client
+
+if TYPE_CHECKING:
+    from benchmarks.step_models import ArmPlan
+    from benchmarks.step_ranks import Trained
+
+Plans = Mapping[str, "ArmPlan"]
+
+_PACKAGES = ("torch", "fbgemm_gpu-cpu", "torchrec")
+_ARMS = 3
+_BATCHES = 4
+_STEPS = 5
+_SAMPLE_SEED, _SEED = 1, 2
+_WARM_UP_BATCH = 64
+_TIME_LIMIT_S = 300.0
+_SAME_LOSS = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is run.
+
+    Attributes:
+        tasks: names.
+        batch_size: global.
+        rounds: blocks of each plan.
+        limit_bytes: what the tables and buffers of all plans of a task may take on both ranks together.
+    """
+
+    tasks: Sequence[str]
+    batch_size: int
+    rounds: int
+    limit_bytes: int
+
+
+FULL = Extent(TASKS, 4_096, 25, 6 * 2**30)
+QUICK = Extent(TASKS[:1], 2_048, 6, 2 * 2**30)
+
+
+def planned(tasks: Sequence[StepTask]) -> list[Plans]:
+    """Plans of the tasks by all planners, ours by a service that runs meanwhile; a first one warms both up."""
+    with quiet(), running_service() as address, Client(address, timeout_s=120) as client:
+        from benchmarks.step_models import plans
+
+        every = [step_task(TASKS[0], _WARM_UP_BATCH, copies=1, limit_bytes=FULL.limit_bytes), *tasks]
+        samples = [batches(task.problem, 1, _SAMPLE_SEED)[0] for task in every]
+        found: list[Plans] = [plans(task, sample, client) for task, sample in zip(every, samples, strict=True)]
+    return found[1:]
+
+
+def trained(task: StepTask, arms: Plans, rounds: int, first: int) -> TaskSteps:
+    """Trains a task under its plans.
+
+    Args:
+        task: what is trained.
+        arms: by planner.
+        rounds: blocks of each.
+        first: position of the plan whose model is made first: where it comes to lie in memory is no merit.
+
+    Raises:
+        MeasurementRefused: a rank failed, or the plans did not train the same.
+    """
+    from benchmarks.step_ranks import Work, train
+
+    order = [*arms][first:] + [*arms][:first]
+    work = Work(task.problem, {name: arms[name].plan for name in order}, rounds, _STEPS, _BATCHES, _SEED)
+    cores = sorted(os.sched_getaffinity(0))[:RANKS]
+    with tempfile.TemporaryDirectory(prefix="shardwright-steps-") as folder:
+        ranks = run_ranks(partial(train, work, Path(folder), cores), RANKS, _TIME_LIMIT_S)
+    losses = {name: [rank[name].loss for rank in ranks] for name in arms}
+    if any(not np.allclose(*pair, rtol=_SAME_LOSS) for pair in combinations(losses.values(), 2)):
+        raise MeasurementRefused(
+            f"{task.name}: plans must train the same, but the last losses of the ranks are {losses}"
+        )
+    places = {name: arm.places for name, arm in arms.items()}
+    same = tuple((one, other) for one, other in combinations(arms, 2) if places[one] == places[other])
+    cap = task.cap.cap if task.cap else None
+    return TaskSteps(task.name, len(task.problem.tables), cap, _steps(arms, ranks), same)
+
+
+def refuse_unlike(task: str, losses: Mapping[str, Sequence[float]]) -> None:
+    """Raises MeasurementRefused where the ranks' last losses depend on the plan: it must not change what is trained."""
+    first, *others = losses.values()
+    if any(not np.allclose(first, other, rtol=_SAME_LOSS) for other in others):
+        raise MeasurementRefused(f"{task}: plans must train the same, but the last losses of the ranks are {losses}")
+
+
+def _steps(arms: Plans, ranks: "Sequence[Mapping[str, Trained]]") -> dict[str, ArmSteps]:
+    return {
+        name: ArmSteps(
+            step_ms=ranks[0][name].step_ms,
+            processor_ms=tuple(rank[name].processor_ms for rank in ranks),
+            planning_s=arm.planning_s,
+            kinds=arm.kinds,
+            predicted=tuple(device.cost_ms for device in arm.estimate.devices) if arm.estimate else None,
+            parts_ms=tuple(rank[name].parts_ms for rank in ranks),
+        )
+        for name, arm in arms.items()
+    }
+
+
+def report(results: Sequence[TaskSteps], extent: Extent, versions: Mapping[str, str]) -> list[str]:
+    """What is to be told, as Markdown."""
+    ours, *others = results[0].arms
+    return [
+        "# Training steps under our plans and under TorchRec's",
+        "",
+        f"`OMP_NUM_THREADS=1 {command_line('benchmarks.train_steps')}` on {machine_line(_PACKAGES)}.",
+        "",
+        *(__doc__ or "").split("Tasks are")[0].strip().splitlines()[2:],
+        "",
+        f"Global batch {extent.batch_size:,}, fp32, sgd; {_BATCHES} batches of lookups in turn, drawn to the tables' "
+        f"pooling factors and reuse histograms; {extent.rounds} blocks of {_STEPS} timed steps for each plan. Tables' "
+        f"rows are cut so that all plans of a task fit into {extent.limit_bytes / 2**30:g} GiB. A step has the "
+        "exchange of ids, lookups, pooled exchanges, one dense layer, and the backward pass with the update of all "
+        f"weights. Costs are predicted by {' and '.join(versions.values())}.",
+        "",
+        "Ratio: median over the rounds, below 1 ours is faster; its interval is a bootstrap over the rounds. Gain: "
+        "milliseconds of a step by which ours is faster, the median over the rounds where measured. Planning: one plan "
+        "each; ours has the call to the service and the sample's measuring in it.",
+        "",
+        *(line for other in others for line in comparison_lines(results, ours, other)),
+        noise_line(results),
+        "",
+        *parts_lines(results),
+    ]
+
+
+def main() -> None:
+    """Plans, trains, prints the report and writes it where told to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help=f"by default {' '.join(TASKS)}")
+    parser.add_argument("--quick", action="store_true", help="one task, few rounds, little memory")
+    parser.add_argument("--rounds", type=int, help=f"blocks of each plan, by default {FULL.rounds}")
+    parser.add_argument("--write", type=Path, help="Markdown file to write the report to")
+    given = parser.parse_args()
+    if given.write and not given.write.parent.is_dir():
+        parser.error(f"--write: there is no folder {given.write.parent}")
+    if given.rounds is not None and given.rounds < QUICK.rounds:
+        parser.error(f"--rounds is {given.rounds}: an interval of 95% needs {QUICK.rounds} at least")
+    if len(os.sched_getaffinity(0)) < RANKS:
+        parser.error(f"{RANKS} ranks need a core each, and this process may use one: allow more (taskset)")
+    if not (shared_data.present() and available()):
+        sys.exit(
+            f"skipped: needs TorchRec (benchmarks/requirements-torchrec.txt) and the tables at {shared_data.SHARED}"
+        )
+    extent = QUICK if given.quick else FULL
+    extent = replace(extent, tasks=given.tasks or extent.tasks, rounds=given.rounds or extent.rounds)
+    try:
+        tasks = [step_task(name, extent.batch_size, _ARMS, extent.limit_bytes) for name in extent.tasks]
+    except ValueError as fault:
+        parser.error(str(fault))
+    lines = report(*measured(tasks, extent))
+    print("\n".join(lines))
+    if given.write:
+        given.write.write_text("\n".join(lines), encoding="utf-8")
+
+
+def measured(tasks: Sequence[StepTask], extent: Extent) -> tuple[list[TaskSteps], Extent, Mapping[str, str]]:
+    """The arguments of ``report``; says when a task is done."""
+    results, plans = [], planned(tasks)
+    for number, (task, arms) in enumerate(zip(tasks, plans, strict=True)):
+        started = time.perf_counter()
+        results.append(trained(task, arms, extent.rounds, number % len(arms)))
+        print(f"{task.name}: {time.perf_counter() - started:.0f} s", flush=True)
+    versions = next(arm.estimate.models for arms in plans for arm in arms.values() if arm.estimate)
+    return results, extent, versions
+
+
+if __name__ == "__main__":
+    main()
