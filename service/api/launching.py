@@ -50,7 +50,7 @@ class Launching:
             LaunchPending: another process makes the plan still.
         """
         key = f"{launch.key}\n{launch.launch_id}\n{launch.request_hash}"
-        (answer, given), shared = self._in_flight.run(key, lambda: self._given_or_made(launch, due, make))
+        (answer, given), shared = self._in_flight.run(key, lambda _: self._given_or_made(launch, due, make))
         return answer, given or shared
 
     def _given_or_made(self, launch: Launch, due: Deadline, make: Callable[[], Answer]) -> tuple[Answer, bool]:

@@ -21,6 +21,7 @@ from service.api.answers import (
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
 from service.api.entity_tags import tagged
 from service.api.idempotency import IdempotencyKey, IdempotentCalls
+from service.api.leaving import waiting_client
 from service.api.model_resources import ModelResources
 from service.api.observing import Observing
 from service.api.plan_listing import PlanListing
@@ -29,6 +30,7 @@ from service.api.problems import MEDIA_TYPE
 from service.api.profiling import ProfileDesk
 from service.api.readiness import Check
 from service.domain.callers import Caller, Scope
+from service.domain.waiting import PATIENT, Waiting
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 from service.telemetry.middleware import note_caller
 
@@ -171,15 +173,21 @@ BODY_PROBLEMS = {
     ),
     openapi_extra=takes("PlanRequest"),
 )
-async def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
+async def post_plan(request: Request, caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
     planning = services.planning
     given = planning.plan_given_before(body.content, caller) if once.key is None else None
     if given is not None:
         return _json(given)
-    return await run_in_threadpool(
-        once, caller, body, lambda: json_response(planning.plan(body.content, body.arrived, caller))
-    )
+
+    def planned(waiting: Waiting) -> Response:
+        return once(caller, body, lambda: json_response(planning.plan(body.content, body.arrived, caller, waiting)))
+
+    if once.key is not None:
+        # Who gives a call a key means to come back for its answer.
+        return await run_in_threadpool(planned, PATIENT)
+    async with waiting_client(request) as client:
+        return await run_in_threadpool(planned, client)
 
 
 @router.post(

@@ -14,6 +14,7 @@ from service.domain.deadline import Deadline
 from service.domain.launch_ports import LaunchStore
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import PlanStore
+from service.domain.waiting import Waiting
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, PlanStatus, make_plan
@@ -55,6 +56,7 @@ class HerePlanner(Planner):
         seed: int,
         deadline: Deadline,
         running: Running | None,
+        waiting: Waiting,
     ) -> PlanResult:
         self.deadlines.append(deadline)
         self.running.append(running)
