@@ -18,6 +18,7 @@ class _Flight(Waiting, Generic[Result]):
         self.future: Future[Result] = Future()
         self._lock = threading.Lock()
         self._waiting = [first]
+        self._admitted = False
 
     def joined(self, waiting: Waiting) -> bool:
         """Adds one who waits; False where all have left, so that the call may end any moment without a result."""
@@ -25,7 +26,15 @@ class _Flight(Waiting, Generic[Result]):
             if self._all_gone():
                 return False
             self._waiting.append(waiting)
+            if self._admitted:
+                waiting.admitted()
             return True
+
+    def admitted(self) -> None:
+        with self._lock:
+            self._admitted = True
+            for waiting in self._waiting:
+                waiting.admitted()
 
     def gone(self) -> bool:
         with self._lock:

@@ -45,7 +45,7 @@ class Planner(Protocol):
         running: Running | None,
         waiting: Waiting,
     ) -> PlanResult:
-        """``make_plan`` for those who wait.
+        """``make_plan`` for those who wait, who are told that they are admitted.
 
         Raises:
             PlannerBusy: there is no room for the request.
@@ -217,6 +217,7 @@ class PlannerPool:
         **kwargs: Arguments.kwargs,
     ) -> Result:
         with self._admitted():
+            waiting.admitted()
             for _ in range(_ATTEMPTS):
                 try:
                     with self._idle_process(deadline, waiting) as process:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from service.api.answer_memory import AnswerMemory, Given
-from service.api.answers import EstimateAnswer, PlanDiffAnswer
+from service.api.answers import EstimateAnswer, PlanDiffAnswer, UnderWayAnswer
 from service.api.conversion import (
     estimate_answer,
     given_shards,
@@ -16,10 +16,11 @@ from service.api.conversion import (
     request_content,
 )
 from service.api.launching import Launching
-from service.api.making import Answer, PlanMaking
+from service.api.making import Answer, PlanMaking, Question
 from service.api.model_versions import Chosen, ModelVersions
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
+from service.api.plans_under_way import PlansUnderWay
 from service.api.profiling import NoveltySink
 from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.api.stored_plans import found_plan, plan_diff
@@ -28,6 +29,7 @@ from service.domain.errors import PlanNotFound, ShardwrightError, StorageUnavail
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
 from service.domain.plan import Algorithm, Problem, content_hash
+from service.domain.plans_under_way import PlanUnderWay
 from service.domain.ports import PlanStore, StoredPlan
 from service.domain.waiting import PATIENT, Waiting
 from service.telemetry.metrics import Metrics
@@ -52,6 +54,7 @@ class Planning:
         limits: Limits,
         metrics: Metrics,
         novel: NoveltySink,
+        under_way: PlansUnderWay | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ties the parts together.
@@ -64,6 +67,7 @@ class Planning:
             limits: of requests.
             metrics: count what is asked.
             novel: is told of the tables of each new plan and estimate once its answer is settled.
+            under_way: makes plans that nobody waits for; None where all are waited for.
             clock: the one that arrivals are told in, seconds.
         """
         self._models = models
@@ -76,6 +80,7 @@ class Planning:
         self._making = PlanMaking(models, planner, plans, limits, metrics, novel, clock)
         self._plans_given = AnswerMemory(_PLANS_REMEMBERED_S, clock)
         self._estimates_given = AnswerMemory(_ESTIMATES_REMEMBERED_S, clock)
+        self._under_way = under_way
         self._launching = Launching(launches) if launches else None
         # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
         self._parsing = threading.Lock()
@@ -96,10 +101,39 @@ class Planning:
         """
         with self._parsing:
             request = parse_plan(body, self._limits)
+        return self._waited_for(request, body, arrived, caller, waiting)
+
+    def plan_in_background(
+        self, body: bytes, arrived: float, caller: Caller, within_s: float
+    ) -> Answer | UnderWayAnswer:
+        """The answer of ``plan`` where it is stored or soon there; else the plan is under way, to be looked for.
+
+        A stored plan is the answer also where it was cut short: whoever comes back for it finds that one. A launch's
+        plan is waited for, as its other ranks do.
+
+        Args:
+            body: of POST /plan.
+            arrived: when it had arrived; its time limit runs from there.
+            caller: who asks; the plan is their own from then on.
+            within_s: seconds to wait for it.
+
+        Raises:
+            PlannerBusy: there is no room for it.
+            StorageUnavailable: the database cannot be reached: nobody could look for the plan.
+            ShardwrightError: the request is not valid, or cannot be met, as far as that is known in time.
+        """
+        with self._parsing:
+            request = parse_plan(body, self._limits)
+        if self._under_way is None or request.launch_id is not None:
+            return self._waited_for(request, body, arrived, caller, PATIENT)
         with self._failures_counted(request.algorithm):
-            answer = self._answer(request, arrived, caller, waiting)
-        self._remember_plan(caller, body, request, answer)
-        return answer
+            question = self._making.question(request, request_content(request), arrived, caller)
+            stored = self._plans.ask(question.plan_id, caller)
+            if stored is not None:
+                self._metrics.plan_outcome(request.algorithm, "stored")
+                return stored.answer
+            self._planner.refuse_if_full()
+        return self._begun(self._under_way, question, within_s)
 
     def estimate(self, body: bytes, caller: Caller) -> EstimateAnswer:
         """What a placement costs.
@@ -142,13 +176,22 @@ class Planning:
             return None
         return given.json
 
-    def stored(self, plan_id: str, caller: Caller) -> Answer:
-        """The answer stored under an id.
+    def stored(self, plan_id: str, caller: Caller) -> Answer | UnderWayAnswer:
+        """The answer stored under an id, or that it is being made for the caller.
 
         Raises:
             PlanNotFound: there is none for this caller.
+            PlanNotMade: it was being made, and why it was not made.
             StorageUnavailable: the database cannot be reached.
         """
+        try:
+            return self.find(plan_id, caller).answer
+        except PlanNotFound:
+            if self._under_way is None or not re.match(PLAN_ID_PATTERN, plan_id):
+                raise
+        if self._under_way.is_made(PlanUnderWay(caller.name, plan_id)):
+            return self._looked_for(self._under_way, plan_id)
+        # It may have been stored between the two looks.
         return self.find(plan_id, caller).answer
 
     def find(self, plan_id: str, caller: Caller) -> StoredPlan:
@@ -170,7 +213,7 @@ class Planning:
         return plan_diff(self.find(first_id, caller), self.find(second_id, caller))
 
     def delete(self, plan_id: str, caller: Caller) -> None:
-        """Takes a plan from a caller, or from everyone where the caller sees all.
+        """Takes a plan from a caller, or from everyone where the caller sees all; one that is being made is cancelled.
 
         Raises:
             PlanNotFound: there is none for this caller.
@@ -178,9 +221,31 @@ class Planning:
         """
         if not re.match(PLAN_ID_PATTERN, plan_id):
             raise PlanNotFound.under(plan_id)
-        self._plans.delete(plan_id, caller)
+        given_up = self._under_way is not None and self._under_way.give_up(PlanUnderWay(caller.name, plan_id))
+        try:
+            self._plans.delete(plan_id, caller)
+        except PlanNotFound:
+            if not given_up:
+                raise
         # Other processes may give it again for as long as they remember it.
         self._plans_given.forget()
+
+    def _begun(self, under_way: PlansUnderWay, question: Question, within_s: float) -> Answer | UnderWayAnswer:
+        caller, plan_id = question.caller, question.plan_id
+
+        def made(waiting: Waiting) -> Answer:
+            with self._failures_counted(question.request.algorithm):
+                return self._making.answer(question, waiting)
+
+        def unwanted() -> None:
+            with suppress(PlanNotFound):
+                self._plans.delete(plan_id, caller)
+
+        answer = under_way.begin(PlanUnderWay(caller.name, plan_id), made, unwanted, within_s)
+        return self._looked_for(under_way, plan_id) if answer is None else answer
+
+    def _looked_for(self, under_way: PlansUnderWay, plan_id: str) -> UnderWayAnswer:
+        return UnderWayAnswer(plan_id=plan_id, cancelled_after_s=under_way.patience.poll_s)
 
     @contextmanager
     def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
@@ -194,6 +259,14 @@ class Planning:
         finally:
             if outcome is not None:
                 self._metrics.plan_outcome(algorithm, outcome)
+
+    def _waited_for(
+        self, request: PlanRequest, body: bytes, arrived: float, caller: Caller, waiting: Waiting
+    ) -> Answer:
+        with self._failures_counted(request.algorithm):
+            answer = self._answer(request, arrived, caller, waiting)
+        self._remember_plan(caller, body, request, answer)
+        return answer
 
     def _answer(self, request: PlanRequest, arrived: float, caller: Caller, waiting: Waiting) -> Answer:
         content = request_content(request)

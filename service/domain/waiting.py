@@ -7,6 +7,9 @@ from typing import Protocol
 class Waiting(Protocol):
     """Those for whom an answer is made."""
 
+    def admitted(self) -> None:
+        """Are told that there is room for what they asked: it is being made, or its turn will come."""
+
     def gone(self) -> bool:
         """Whether nobody waits any more; once that is so, it stays so."""
 
@@ -17,6 +20,9 @@ class Asker(Waiting):
     def __init__(self) -> None:
         """Waits."""
         self._left = threading.Event()
+
+    def admitted(self) -> None:
+        """Makes no difference."""
 
     def leave(self) -> None:
         """Waits no more."""
@@ -29,6 +35,9 @@ class Asker(Waiting):
 
 class _Patient(Waiting):
     """Waits until the end."""
+
+    def admitted(self) -> None:
+        """Makes no difference."""
 
     def gone(self) -> bool:
         """No."""

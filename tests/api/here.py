@@ -9,6 +9,7 @@ from service.api.model_versions import ModelVersions
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner
 from service.api.planning import Planning
+from service.api.plans_under_way import PlansUnderWay
 from service.api.profiling import NoSink, NoveltySink
 from service.domain.deadline import Deadline
 from service.domain.launch_ports import LaunchStore
@@ -79,6 +80,7 @@ def planning_with(
     source: FakeStore | None = None,
     launches: LaunchStore | None = None,
     novel: NoveltySink | None = None,
+    under_way: PlansUnderWay | None = None,
 ) -> Planning:
     """Planning with fake cost models over what is given, of which a test needs parts only."""
     metrics = metrics or fresh_metrics()
@@ -90,6 +92,7 @@ def planning_with(
         limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
         metrics=metrics,
         novel=novel or NoSink(),
+        under_way=under_way,
         clock=clock or Clock(),
     )
 
