@@ -17,7 +17,7 @@ from benchmarks.load_servers import Server
 
 _CONNECTIONS = 16
 _HALF_LOAD_CONNECTIONS = 8
-OVERLOAD_CONNECTIONS = 256
+OVERLOAD_CONNECTIONS = 1_024
 """Open at the same time beyond what the service takes."""
 
 _OVERLOAD = 3.0

@@ -14,7 +14,7 @@ import numpy as np
 from service.domain.id_counts import BIN_HIGH
 from service.domain.ports import Embeddings, Floats, Integers
 from service.domain.reuse import reuse_profile
-from service.domain.tables import DataType, Optimizer, PoolingMode, Table
+from service.domain.tables import KEPT_TABLES, DataType, Optimizer, PoolingMode, Table
 
 FEATURES_VERSION = 2
 """Raised when a column's meaning changes; a model refuses features of another version."""
@@ -65,7 +65,7 @@ def table_features(tables: Sequence[Table], batch_size: int, optimizer: Optimize
     return np.concatenate([columns, width_features(dims, item_bytes).astype(np.float32)], axis=1)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=KEPT_TABLES)
 def _work(table: Table, batch_size: int, optimizer: Optimizer) -> tuple[float, ...]:
     """Growing and free features of a table without a width."""
     profile = reuse_profile(table, batch_size)

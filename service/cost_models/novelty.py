@@ -15,7 +15,7 @@ from service.cost_models.measured_domain import MeasuredDomain
 from service.cost_models.row_memory import RowMemory
 from service.domain.ports import Floats
 from service.domain.reuse import reuse_profile
-from service.domain.tables import DataType, Optimizer, PoolingMode, Table
+from service.domain.tables import KEPT_TABLES, DataType, Optimizer, PoolingMode, Table
 
 QUANTITIES = (
     "log2_dim",
@@ -95,7 +95,7 @@ def nearest(points: Floats, landmarks: Floats) -> Floats:
     return np.asarray(np.sqrt(np.where(least < 1e-9, 0.0, least)))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=KEPT_TABLES)
 def _quantities(table: Table, batch_size: int) -> tuple[float, ...]:
     profile = reuse_profile(table, batch_size)
     lookups, distinct = float(profile.lookups), float(profile.distinct)

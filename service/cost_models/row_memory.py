@@ -7,9 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.tables import Optimizer, Table
-
-_MOST = 4_096
+from service.domain.tables import KEPT_TABLES, Optimizer, Table
 
 _Key = tuple[object, ...]
 
@@ -40,13 +38,13 @@ class RowMemory(Generic[Rows]):
             optimizer: the fused optimizer.
             make: makes the rows of tables that are not known; each row must depend on its table alone.
         """
-        if not tables or len(tables) > _MOST:
+        if not tables or len(tables) > KEPT_TABLES:
             return make(tables)
         keys = [(batch_size, optimizer, *_nameless(table)) for table in tables]
         known = self._rows
         missing = {key: table for key, table in zip(keys, tables, strict=True) if key not in known}
         if missing:
-            if len(known) + len(missing) > _MOST:
+            if len(known) + len(missing) > KEPT_TABLES:
                 # Another one, rather than an empty one: another thread may be reading this.
                 known = self._rows = {key: known[key] for key in keys if key in known}
             known.update(zip(missing, make(list(missing.values())), strict=True))

@@ -28,7 +28,7 @@ from service.domain.id_counts import (
     largest_remainder,
     typical_mean_count,
 )
-from service.domain.tables import HISTOGRAM_BINS, Table
+from service.domain.tables import HISTOGRAM_BINS, KEPT_TABLES, Table
 
 Array = NDArray[np.float64]
 
@@ -108,7 +108,7 @@ def reuse_fault(table: Table) -> str | None:
     return None
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=KEPT_TABLES)
 def _converted(
     fractions: tuple[float, ...], rows: int, base: int, known: float | None, measured_batch: int, batch: int
 ) -> tuple[float, tuple[float, ...], ReuseBasis]:
@@ -234,7 +234,7 @@ def _erf(x: Array) -> Array:
     return np.asarray(np.sign(x) * (1 - series * np.exp(-x * x)))
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=KEPT_TABLES)
 def _zipf_profile(rows: int, lookups: int, known: float | None) -> tuple[float, tuple[float, ...]]:
     exponent = DEFAULT_ZIPF_EXPONENT
     if known is not None:

@@ -13,6 +13,9 @@ bin 16 all above 2^15 (AutoShard, KDD 2022)."""
 DIM_MULTIPLE = 4
 """FBGEMM needs embedding dims, and so widths of slices, in multiples of 4."""
 
+KEPT_TABLES = 8_192
+"""Tables of which a process keeps what it worked out: more than a request may have by default, in a few megabytes."""
+
 
 class DataType(StrEnum):
     """Precision of a table's weights."""

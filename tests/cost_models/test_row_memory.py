@@ -39,7 +39,7 @@ def test_each_row_is_made_once_and_comes_in_the_order_asked_for() -> None:
 
 
 def test_rows_are_right_also_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_memory, "_MOST", 10)
+    monkeypatch.setattr(row_memory, "KEPT_TABLES", 10)
     memory, made = RowMemory[Floats](), Made()
     for start in (0, 4, 8, 0):
         rows = memory.rows(TABLES[start : start + 8], 512, Optimizer.SGD, made)
