@@ -29,6 +29,6 @@ async def waiting_client(request: Request) -> AsyncIterator[Asker]:
 
 
 async def _tell(request: Request, client: Asker) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    client.leave()
+    # After the body nothing else comes.
+    if (await request.receive())["type"] == "http.disconnect":
+        client.leave()
