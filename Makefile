@@ -7,6 +7,8 @@ PIP_ARGS =
 PORT ?= 8000
 HOST = 127.0.0.1
 DATA_DIR = ./var
+# Processes that share the tests, a file at a time; 0: none but pytest's own.
+WORKERS ?= 2
 
 VENV := .venv
 AUDIT := .venv-audit
@@ -30,8 +32,9 @@ $(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 serve: setup
 	$(BIN)/shardwright serve --host $(HOST) --port $(PORT) --data-dir $(DATA_DIR) --worker
 
+# In the order of the files: the longest, of tests/api, come first, so that no process waits long for the other.
 test: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: setup
 	TEST_ALL_EXAMPLES=1 $(BIN)/python -m pytest -m "not gpu"

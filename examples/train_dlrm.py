@@ -2,8 +2,9 @@
 
     torchrun --standalone --nproc-per-node 2 examples/train_dlrm.py --url http://localhost:8000
 
-Runs on CPU ranks of one thread each; needs `shardwright-client` and torchrec. Rank 0 writes one JSON object a line:
-how the tables were planned, then losses and step times. `--planner torchrec` has TorchRec's own planner plan them.
+Runs on CPU ranks of one thread each; needs `shardwright-client` and torchrec, see README.md here. Rank 0 writes one
+JSON object a line: how the tables were planned, then losses and step times. `--planner torchrec` has TorchRec's own
+planner plan them.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     tables = _tables(options.tables, options.max_rows)
-    sharders = [EmbeddingBagCollectionSharder(fused_params=_fused_params(options.learning_rate))]
+    sharders = [EmbeddingBagCollectionSharder(fused_params=_fused_params(options.learning_rate, tables))]
     meta = _dlrm(tables, "meta")
     planner = _planner(options, tables)
     started = time.perf_counter()
@@ -173,8 +174,10 @@ def _tables(path: Path, max_rows: int) -> list[dict[str, Any]]:
     return [table | {"num_embeddings": min(table["num_embeddings"], max_rows)} for table in tables]
 
 
-def _fused_params(learning_rate: float) -> dict[str, Any]:
-    return {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": learning_rate, "eps": 1e-8}
+def _fused_params(learning_rate: float, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    # Adagrad moves each row as far as the first time it is looked up, and a sum of many rows as far as all of them.
+    rate = learning_rate / max(1, *(table["pooling_factor"] for table in tables))
+    return {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": rate, "eps": 1e-8}
 
 
 def _tell(**members: Any) -> None:
@@ -190,7 +193,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hardware", default="cpu-fbgemm", help="key of the service's cost models")
     parser.add_argument("--fallback", action="store_true", help="plan with TorchRec where no service is reachable")
     default = Path(__file__).with_name("criteo_kaggle.json")
-    parser.add_argument("--tables", type=Path, default=default, help="a request of /plan: its tables are trained")
+    parser.add_argument(
+        "--tables",
+        type=Path,
+        default=default,
+        help="a request of /plan: its tables are trained, all as wide as the first",
+    )
     parser.add_argument("--max-rows", type=int, default=100_000, help="larger tables are cut to so many rows")
     parser.add_argument("--memory-bytes", type=int, default=1 << 30, help="for tables, on each rank")
     parser.add_argument("--batch-size", type=int, default=512, help="samples of a rank in a step")

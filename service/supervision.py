@@ -1,6 +1,7 @@
 """Composition root of the worker pool: a supervisor from the settings."""
 
 import contextlib
+import logging
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -8,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
+from service.domain.errors import ModelStoreUnwritable
+from service.domain.trainings import MODELS, Ended, Outcome
 from service.jobs.measuring import OPERATOR_BENCH, Device, MeasuringSpec
 from service.jobs.nightly import Nightly
 from service.settings import Settings
 from service.storage.claims import ClaimRepository, Retries
 from service.storage.nights import NightRepository
+from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ RETRAIN = "service.upkeep:retrain_at_night"
 _PRUNE = "service.upkeep:prune_at_night"
 
 _LEAST_SHUTDOWN_S = 0.1
+
+_log = logging.getLogger(__name__)
 
 
 def beside_serving(settings: Settings) -> Settings:
@@ -52,7 +58,11 @@ def build_supervisor(
     nightly: Nightly,
     bench: str = OPERATOR_BENCH,
 ) -> "Supervisor":
-    """A supervisor of one worker a device, on the database of an engine."""
+    """A supervisor of one worker a device, on the database of an engine.
+
+    Raises:
+        StorageUnavailable: the database cannot be reached.
+    """
     # Whatever only plans or serves does without the queue's packages.
     from service.jobs.supervisor import Supervisor
     from service.jobs.worker import WorkerSpec
@@ -77,9 +87,25 @@ def build_supervisor(
         )
         for device in devices
     ]
+    if nightly.cron:
+        _note_unwritable(settings.model_store, TrainingRepository(engine), hardware)
     workers = WorkerRepository(engine, settings.worker_stalled_s)
     nights = NightRepository(engine, settings.worker_stalled_s)
     return Supervisor(specs, ClaimRepository(engine, retries), nights, workers, settings.worker_sweep_s)
+
+
+def _note_unwritable(model_store: str, trainings: TrainingRepository, hardware: str) -> None:
+    """Where no night could write what it trains, says so now: in the log, and as a training that failed, once."""
+    from service.registry.store import ModelStore
+
+    try:
+        ModelStore(model_store).refuse_unwritable()
+    except ModelStoreUnwritable as error:
+        _log.warning("nights will train nothing", extra={"fields": {"cause": error.detail}})
+        last = trainings.of_model(hardware, MODELS[0], 1)
+        if not last or last[0].reason != error.detail:
+            now = trainings.now()
+            trainings.add(Outcome(hardware, MODELS[0], Ended.FAILED, error.detail, now, now))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Asks a Shardwright service where the embedding tables of a recommendation model go."""
 
-from shardwright_client.client import AsyncClient, Client
+from shardwright_client.async_client import AsyncClient
+from shardwright_client.client import Client
 from shardwright_client.errors import (
     Busy,
     ConnectionFailed,
@@ -38,11 +39,13 @@ from shardwright_client.plans import (
     Device,
     Estimate,
     Interval,
+    ListedPlan,
     Memory,
     Models,
     Move,
     Plan,
     PlanRequest,
+    PlansPage,
     Shard,
     ShardsEstimateRequest,
     StoredEstimateRequest,
@@ -87,6 +90,7 @@ __all__ = [
     "Interval",
     "InvalidArgument",
     "InvalidRequest",
+    "ListedPlan",
     "MeasuredTable",
     "MeasuredWidth",
     "Memory",
@@ -101,6 +105,7 @@ __all__ = [
     "PartSummary",
     "Plan",
     "PlanRequest",
+    "PlansPage",
     "PoolingMode",
     "PostedObservations",
     "Problem",

@@ -1,7 +1,7 @@
-"""The clients: what sends a flow's requests and sleeps through its waits."""
+"""The client: what sends a flow's requests and sleeps through its waits."""
 
-import asyncio
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -9,52 +9,39 @@ import httpx
 
 from shardwright_client.calls import (
     Result,
+    delete_plan_call,
     estimate_call,
     get_plan_call,
     get_profile_call,
+    list_plans_call,
     observe_call,
     plan_call,
     profile_call,
 )
-from shardwright_client.configuration import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TIMEOUT_S, configured
-from shardwright_client.flow import Flow, Try, Wait, answered, profiled
+from shardwright_client.configuration import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TIMEOUT_S, Configured
+from shardwright_client.flow import PAGE_SIZE, PROFILE_TIMEOUT_S, Flow, Try, Wait, answered, profiled
 from shardwright_client.json_values import Json
 from shardwright_client.observations import ObservationsRequest, PostedObservations
 from shardwright_client.outcomes import Outcome, Received
-from shardwright_client.plans import Estimate, Plan, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from shardwright_client.plans import (
+    Estimate,
+    ListedPlan,
+    Plan,
+    PlanRequest,
+    ShardsEstimateRequest,
+    StoredEstimateRequest,
+)
 from shardwright_client.profiles import Profiles, ProfilesRequest
 
-PROFILE_TIMEOUT_S = 3600.0
 
-
-class _Configured:
-    """What both clients are made of; see ``Client``."""
-
-    def __init__(
-        self,
-        base_url: str | None,
-        api_key: str | None,
-        timeout_s: float,
-        connect_timeout_s: float,
-        read_timeout_s: float,
-    ) -> None:
-        self._configuration = configured(base_url, api_key, timeout_s, connect_timeout_s, read_timeout_s)
-
-    @property
-    def base_url(self) -> str:
-        """The service's address."""
-        return self._configuration.base_url
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_url!r})"
-
-
-class Client(_Configured):
+class Client(Configured):
     """Asks a Shardwright service; keeps its connections, and may be used by several threads.
 
     A call is tried again, with growing and random waits, when the service cannot be reached, has no room, or says when
     to come back; every call is safe to be sent twice. Requests are values of this package, or mappings that are sent
-    as they are. All errors are ``ShardwrightError``. Make one after a fork, not before.
+    as they are. With an ``idempotency_key``, your own name for one call, the service gives its first answer again to
+    whoever sends the same under it within a day; it needs its database for that. All errors are ``ShardwrightError``.
+    Make one after a fork, not before.
 
     Args:
         base_url: the service's address; None for SHARDWRIGHT_URL of the environment.
@@ -82,7 +69,7 @@ class Client(_Configured):
         super().__init__(base_url, api_key, timeout_s, connect_timeout_s, read_timeout_s)
         self._http = httpx.Client(headers=self._configuration.headers(), transport=transport)
 
-    def plan(self, request: PlanRequest | Json) -> Plan:
+    def plan(self, request: PlanRequest | Json, *, idempotency_key: str | None = None) -> Plan:
         """Where the tables go; the same question gets the same plan.
 
         Raises:
@@ -91,9 +78,14 @@ class Client(_Configured):
             NoPlanInTime: none was found within ``time_limit_ms``.
             ShardwrightError: another of its tree.
         """
-        return self._run(answered(plan_call(request), self._configuration))
+        return self._run(answered(plan_call(request, idempotency_key), self._configuration))
 
-    def estimate(self, request: ShardsEstimateRequest | StoredEstimateRequest | Json) -> Estimate:
+    def estimate(
+        self,
+        request: ShardsEstimateRequest | StoredEstimateRequest | Json,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Estimate:
         """What a placement costs.
 
         Raises:
@@ -101,7 +93,7 @@ class Client(_Configured):
             NotFound: no plan is stored under its ``plan_id``.
             ShardwrightError: another of its tree.
         """
-        return self._run(answered(estimate_call(request), self._configuration))
+        return self._run(answered(estimate_call(request, idempotency_key), self._configuration))
 
     def get_plan(self, plan_id: str) -> Plan:
         """A stored plan.
@@ -112,7 +104,36 @@ class Client(_Configured):
         """
         return self._run(answered(get_plan_call(plan_id), self._configuration))
 
-    def observe(self, plan_id: str, request: ObservationsRequest | Json) -> PostedObservations:
+    def list_plans(self, page_size: int = PAGE_SIZE) -> Iterator[ListedPlan]:
+        """The stored plans that the caller may see, the newest first; asks for a page when it comes to it.
+
+        Args:
+            page_size: plans that are asked for at a time, 1 to 1,000.
+
+        Raises:
+            InvalidRequest: ``page_size`` is none.
+            ShardwrightError: another of its tree.
+        """
+        cursor = None
+        while True:
+            page = self._run(answered(list_plans_call(page_size, cursor), self._configuration))
+            yield from page.plans
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def delete_plan(self, plan_id: str) -> None:
+        """Gives a stored plan up; a key with the scope admin takes it from everyone.
+
+        Raises:
+            NotFound: there is none under this id.
+            ShardwrightError: another of its tree.
+        """
+        self._run(answered(delete_plan_call(plan_id), self._configuration))
+
+    def observe(
+        self, plan_id: str, request: ObservationsRequest | Json, *, idempotency_key: str | None = None
+    ) -> PostedObservations:
         """Stores what was measured while a plan ran, and tells what was predicted.
 
         Raises:
@@ -120,9 +141,9 @@ class Client(_Configured):
             NotFound: no plan is stored under this id.
             ShardwrightError: another of its tree.
         """
-        return self._run(answered(observe_call(plan_id, request), self._configuration))
+        return self._run(answered(observe_call(plan_id, request, idempotency_key), self._configuration))
 
-    def profile(self, request: ProfilesRequest | Json) -> Profiles:
+    def profile(self, request: ProfilesRequest | Json, *, idempotency_key: str | None = None) -> Profiles:
         """Has tables measured; answers at once, see ``wait_for_profile``.
 
         Raises:
@@ -130,7 +151,7 @@ class Client(_Configured):
             Busy: no live worker serves the hardware, or the quota is used up.
             ShardwrightError: another of its tree.
         """
-        return self._run(answered(profile_call(request), self._configuration))
+        return self._run(answered(profile_call(request, idempotency_key), self._configuration))
 
     def get_profile(self, request_id: str) -> Profiles:
         """Where a request for profiles stands.
@@ -182,97 +203,8 @@ class Client(_Configured):
                 step.method, step.url, headers=step.headers, content=step.content, timeout=step.timeout
             ) as response:
                 for chunk in response.iter_bytes():
-                    _check_due(step, content)
+                    step.check_due(content)
                     content += chunk
         except httpx.HTTPError as error:
             return error
         return Received(response.status_code, response.headers, bytes(content))
-
-
-class AsyncClient(_Configured):
-    """``Client`` for asyncio: the same arguments, calls and errors; each call is awaited."""
-
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        read_timeout_s: float = READ_TIMEOUT_S,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        super().__init__(base_url, api_key, timeout_s, connect_timeout_s, read_timeout_s)
-        self._http = httpx.AsyncClient(headers=self._configuration.headers(), transport=transport)
-
-    async def plan(self, request: PlanRequest | Json) -> Plan:
-        """See ``Client.plan``."""
-        return await self._run(answered(plan_call(request), self._configuration))
-
-    async def estimate(self, request: ShardsEstimateRequest | StoredEstimateRequest | Json) -> Estimate:
-        """See ``Client.estimate``."""
-        return await self._run(answered(estimate_call(request), self._configuration))
-
-    async def get_plan(self, plan_id: str) -> Plan:
-        """See ``Client.get_plan``."""
-        return await self._run(answered(get_plan_call(plan_id), self._configuration))
-
-    async def observe(self, plan_id: str, request: ObservationsRequest | Json) -> PostedObservations:
-        """See ``Client.observe``."""
-        return await self._run(answered(observe_call(plan_id, request), self._configuration))
-
-    async def profile(self, request: ProfilesRequest | Json) -> Profiles:
-        """See ``Client.profile``."""
-        return await self._run(answered(profile_call(request), self._configuration))
-
-    async def get_profile(self, request_id: str) -> Profiles:
-        """See ``Client.get_profile``."""
-        return await self._run(answered(get_profile_call(request_id), self._configuration))
-
-    async def wait_for_profile(self, request_id: str, timeout_s: float = PROFILE_TIMEOUT_S) -> Profiles:
-        """See ``Client.wait_for_profile``."""
-        return await self._run(profiled(request_id, timeout_s, self._configuration))
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def _run(self, flow: Flow[Result]) -> Result:
-        try:
-            step = next(flow)
-            while True:
-                if isinstance(step, Wait):
-                    await asyncio.sleep(step.seconds)
-                    step = next(flow)
-                else:
-                    step = flow.send(await self._sent(step))
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-
-    async def _sent(self, step: Try) -> Outcome:
-        content = bytearray()
-        try:
-            async with self._http.stream(
-                step.method, step.url, headers=step.headers, content=step.content, timeout=step.timeout
-            ) as response:
-                async for chunk in response.aiter_bytes():
-                    _check_due(step, content)
-                    content += chunk
-        except httpx.HTTPError as error:
-            return error
-        return Received(response.status_code, response.headers, bytes(content))
-
-
-def _check_due(step: Try, received: bytearray) -> None:
-    """Gives up an answer that trickles; one that comes whole is taken, however late."""
-    if received and time.monotonic() >= step.due:
-        raise httpx.ReadTimeout("the answer has begun, but does not end")

@@ -4,10 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from shardwright_client.client import PROFILE_TIMEOUT_S, Client
+from shardwright_client.client import Client
 from shardwright_client.configuration import KEY_VARIABLE, TIMEOUT_S, URL_VARIABLE
 from shardwright_client.errors import (
     Busy,
@@ -19,7 +20,8 @@ from shardwright_client.errors import (
     ShardwrightError,
     Timeout,
 )
-from shardwright_client.json_values import Answer
+from shardwright_client.flow import MOST_ON_A_PAGE, PAGE_SIZE, PROFILE_TIMEOUT_S
+from shardwright_client.json_values import Json
 
 EXIT_CODES: Mapping[int, str] = {
     0: "answered",
@@ -30,7 +32,7 @@ EXIT_CODES: Mapping[int, str] = {
     5: "not reached, busy, or not in time: try again later",
 }
 
-_Action = Callable[[Client, argparse.Namespace], Answer]
+_Action = Callable[[Client, argparse.Namespace], Json | None]
 
 _EPILOG = f"""
 The service is named by --url or {URL_VARIABLE}; its API key is {KEY_VARIABLE}, from the environment alone. Answers are
@@ -55,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShardwrightError as error:
         sys.stderr.write(f"shardwright-client: {error}\n")
         return _exit_code(error)
-    sys.stdout.write(json.dumps(answer.raw, ensure_ascii=False, indent=2 if given.pretty else None) + "\n")
+    if answer is not None:
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False, indent=2 if given.pretty else None) + "\n")
     return 0
 
 
@@ -87,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     estimate = _command(commands, "estimate", "price a placement", _estimate)
     estimate.add_argument("request", metavar="REQUEST")
     _command(commands, "show", "a stored plan", _show).add_argument("plan_id", metavar="PLAN_ID")
+    plans = _command(commands, "plans", "the stored plans in short, the newest first", _plans)
+    plans.add_argument(
+        "--most", type=int, default=PAGE_SIZE, metavar="N", help="so many at most (default: %(default)s)"
+    )
+    _command(commands, "delete", "give a stored plan up", _delete).add_argument("plan_id", metavar="PLAN_ID")
     observe = _command(commands, "observe", "store what was measured while a plan ran", _observe)
     observe.add_argument("plan_id", metavar="PLAN_ID")
     observe.add_argument("request", metavar="REQUEST")
@@ -105,26 +113,39 @@ def _command(commands: Any, name: str, text: str, action: _Action) -> argparse.A
     return command
 
 
-def _plan(client: Client, given: argparse.Namespace) -> Answer:
+def _plan(client: Client, given: argparse.Namespace) -> Json:
     launch = {} if given.launch_id is None else {"launch_id": given.launch_id}
-    return client.plan(_content(given.request) | launch)
+    return client.plan(_content(given.request) | launch).raw
 
 
-def _estimate(client: Client, given: argparse.Namespace) -> Answer:
-    return client.estimate(_content(given.request))
+def _estimate(client: Client, given: argparse.Namespace) -> Json:
+    return client.estimate(_content(given.request)).raw
 
 
-def _show(client: Client, given: argparse.Namespace) -> Answer:
-    return client.get_plan(given.plan_id)
+def _show(client: Client, given: argparse.Namespace) -> Json:
+    return client.get_plan(given.plan_id).raw
 
 
-def _observe(client: Client, given: argparse.Namespace) -> Answer:
-    return client.observe(given.plan_id, _content(given.request))
+def _plans(client: Client, given: argparse.Namespace) -> Json:
+    if given.most < 1:
+        raise InvalidArgument("--most must be 1 or more")
+    listed = client.list_plans(min(given.most, MOST_ON_A_PAGE))
+    return {"plans": [plan.raw for plan in islice(listed, given.most)]}
 
 
-def _profile(client: Client, given: argparse.Namespace) -> Answer:
+def _delete(client: Client, given: argparse.Namespace) -> None:
+    client.delete_plan(given.plan_id)
+
+
+def _observe(client: Client, given: argparse.Namespace) -> Json:
+    return client.observe(given.plan_id, _content(given.request)).raw
+
+
+def _profile(client: Client, given: argparse.Namespace) -> Json:
     profiles = client.profile(_content(given.request))
-    return profiles if given.wait is None else client.wait_for_profile(profiles.request_id, given.wait)
+    if given.wait is not None:
+        profiles = client.wait_for_profile(profiles.request_id, given.wait)
+    return profiles.raw
 
 
 def _content(name: str) -> dict[str, Any]:

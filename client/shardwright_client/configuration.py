@@ -64,6 +64,28 @@ def configured(
     )
 
 
+class Configured:
+    """What both clients are made of; see ``Client``."""
+
+    def __init__(
+        self,
+        base_url: str | None,
+        api_key: str | None,
+        timeout_s: float,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+    ) -> None:
+        self._configuration = configured(base_url, api_key, timeout_s, connect_timeout_s, read_timeout_s)
+
+    @property
+    def base_url(self) -> str:
+        """The service's address."""
+        return self._configuration.base_url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r})"
+
+
 def _checked_url(given: str) -> str:
     remedy = f"pass base_url or set {URL_VARIABLE}, for example to http://localhost:8000"
     if not given:

@@ -240,6 +240,7 @@ _BY_KIND: Mapping[str, type[ProblemError]] = {
     "unknown_hardware": Unsupported,
     "infeasible": Infeasible,
     "no_plan_in_time": NoPlanInTime,
+    "idempotent_call_running": Busy,
 }
 _BY_STATUS: Mapping[int, type[ProblemError]] = {
     401: Unauthorized,

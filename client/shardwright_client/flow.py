@@ -4,6 +4,7 @@ They yield a ``Try`` to be sent, whose outcome is sent back to them, or a ``Wait
 result of the call.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Generator
@@ -13,21 +14,27 @@ import httpx
 
 from shardwright_client.calls import Call, Result, get_profile_call
 from shardwright_client.configuration import Configuration
-from shardwright_client.errors import ShardwrightError, Timeout
-from shardwright_client.outcomes import Failure, Outcome, value_or_failure
+from shardwright_client.errors import NotFound, ShardwrightError, Timeout
+from shardwright_client.outcomes import Failure, Outcome, Received, value_or_failure
 from shardwright_client.profiles import Profiles
+
+logger = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 8.0
 LONGEST_RETRY_AFTER_S = 30.0
 """A service that says to come back later than this is not waited for."""
 
+PAGE_SIZE = 100
+MOST_ON_A_PAGE = 1000
+PROFILE_TIMEOUT_S = 3600.0
 FIRST_LOOK_S = 1.0
 LONGEST_LOOK_S = 15.0
 LEAST_TIMEOUT_S = 0.001
 
 Clock = Callable[[], float]
 
+_DELETED = Received(204, httpx.Headers(), b"")
 _random = random.SystemRandom()
 
 
@@ -50,6 +57,15 @@ class Try:
     content: bytes | None
     timeout: httpx.Timeout
     due: float
+
+    def check_due(self, received: bytes | bytearray) -> None:
+        """Gives up an answer that trickles; one that comes whole is taken, however late.
+
+        Raises:
+            httpx.ReadTimeout: some of it was received, and its time is over.
+        """
+        if received and time.monotonic() >= self.due:
+            raise httpx.ReadTimeout("the answer has begun, but does not end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +94,21 @@ def answered(
     """
     began = clock()
     due = began + configuration.timeout_s + call.planning_s if due is None else due
-    headers = {} if call.body is None else {"Content-Type": "application/json"}
-    content, url, tries = call.content(), configuration.url(call.path), 0
+    headers, content = call.headers(), call.content()
+    url, tries = configuration.url(call.path), 0
     while True:
         tries += 1
         outcome = yield Try(call.method, url, headers, content, _timeout(call, configuration, due - clock()), due)
         found = value_or_failure(call, url, outcome)
+        if tries > 1 and _is_gone(call, found):
+            found = value_or_failure(call, url, _DELETED)
         if not isinstance(found, Failure):
             return found
         pause = _pause_s(found, tries)
         if pause is None or clock() + pause >= due:
             raise _told(found.error, tries, clock() - began)
+        if tries == 1:
+            logger.warning("%s: tried again, for %.0f s at most", found.error, due - clock())
         yield Wait(pause)
 
 
@@ -111,6 +131,11 @@ def profiled(
             raise Timeout(f"request {request_id} for profiles is not done after {timeout_s:g} s: {progress}")
         yield Wait(_jittered(pause))
         pause = min(2 * pause, LONGEST_LOOK_S)
+
+
+def _is_gone(call: Call[Result], found: Result | Failure) -> bool:
+    """Whether what is to be deleted is not there: an earlier try whose answer was lost may have deleted it."""
+    return call.method == "DELETE" and isinstance(found, Failure) and isinstance(found.error, NotFound)
 
 
 def _timeout(call: Call[Result], configuration: Configuration, left_s: float) -> httpx.Timeout:

@@ -13,6 +13,7 @@ from shardwright_client.errors import (
     TYPE_PREFIX,
     ConnectionFailed,
     Problem,
+    ProblemError,
     SentRequest,
     ShardwrightError,
     Timeout,
@@ -25,8 +26,12 @@ from shardwright_client.plans import Plan
 _MOMENTARY = frozenset({429, 502, 503, 504})
 """Statuses after which another try may succeed."""
 
+_RUNNING = "idempotent_call_running"
+"""Kind of the problem of a call whose first try, under the same idempotency key, is still being answered."""
+
 _GATEWAY = frozenset({502, 503, 504})
 _BEING_MADE = 202
+_NO_CONTENT = 204
 _SHOWN = 200
 """Characters of a foreign answer that an error shows."""
 
@@ -89,7 +94,7 @@ def _unanswered(asked: SentRequest, error: httpx.HTTPError) -> Failure:
 
 def _value(kind: type[Result], asked: SentRequest, received: Received) -> Result | Failure:
     try:
-        return decoded(kind, json.loads(received.content))
+        return decoded(kind, json.loads(received.content) if received.status != _NO_CONTENT else {})
     except Unreadable as error:
         found = f"not a {kind.__name__} that this client knows ({error}); is one of them of another release?"
     except ValueError:
@@ -100,7 +105,9 @@ def _value(kind: type[Result], asked: SentRequest, received: Received) -> Result
 
 def _refused(asked: SentRequest, received: Received) -> Failure:
     retry_after_s = _retry_after_s(received.headers.get("retry-after"))
-    return Failure(_refusal(asked, received, retry_after_s), received.status in _MOMENTARY, retry_after_s)
+    error = _refusal(asked, received, retry_after_s)
+    running = isinstance(error, ProblemError) and error.kind == _RUNNING
+    return Failure(error, received.status in _MOMENTARY or running, retry_after_s)
 
 
 def _refusal(asked: SentRequest, received: Received, retry_after_s: float | None) -> ShardwrightError:
@@ -140,14 +147,20 @@ def _problem(received: Received) -> Problem | None:
 
 def _sentence(problem: Problem) -> str:
     """A problem for people, in one line: its kind, what is wrong and what would help."""
-    parts = [f"{problem.status} {problem.type.removeprefix(TYPE_PREFIX)}: {problem.detail or problem.title}"]
+    detail = _with_table(problem.detail or problem.title, problem.faults[0].table if problem.faults else None)
+    parts = [f"{problem.status} {problem.type.removeprefix(TYPE_PREFIX)}: {detail}"]
     others = problem.faults[1:_SHOWN_FAULTS]
-    parts += [f"{fault.pointer or 'request'}: {fault.message}" for fault in others]
+    parts += [f"{fault.pointer or 'request'}: {_with_table(fault.message, fault.table)}" for fault in others]
     remedies = problem.extra.get("remedies")
     if isinstance(remedies, list) and remedies:
         parts.append("what would help: " + " | ".join(str(remedy) for remedy in remedies))
     told = " ".join("; ".join(parts).splitlines())
     return told + (f" (request {problem.instance})" if problem.instance else "")
+
+
+def _with_table(message: str, table: str | None) -> str:
+    """A message that names its table: a pointer has a number, which says little to who wrote no list of tables."""
+    return message if table is None or repr(table) in message else f"{message} (table {table!r})"
 
 
 def _retry_after_s(header: str | None) -> float | None:

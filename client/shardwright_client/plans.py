@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from shardwright_client.json_values import Answer, FromJson
@@ -261,3 +262,37 @@ class Plan(Answer):
     def shards_of(self, device: int) -> tuple[Shard, ...]:
         """The shards of a device, by its index, in the plan's order."""
         return tuple(shard for shard in self.shards if shard.device == device)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPlan(Answer):
+    """A stored plan in short.
+
+    Attributes:
+        plan_id: to get all of it with.
+        created_at: by the service's clock; later where a better plan took the place of one.
+        hardware: key of the cost models.
+        algorithm: that made it.
+        status: ``complete``, or ``cut_short`` by the time limit.
+        max_cost_ms: the largest total over the devices.
+    """
+
+    plan_id: str
+    created_at: datetime
+    hardware: str
+    algorithm: str
+    status: str
+    max_cost_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlansPage(Answer):
+    """A page of the stored plans, the newest first.
+
+    Attributes:
+        plans: on the page.
+        next_cursor: to ask for the next page with; None on the last one.
+    """
+
+    plans: tuple[ListedPlan, ...]
+    next_cursor: str | None

@@ -69,6 +69,7 @@ _DETAILS: Final[Mapping[str, str]] = {
     "planner_busy": "all planning processes are taken and others wait",
     "launch_pending": "another process makes the plan of this launch still",
     "storage_unavailable": "the database is not available",
+    "models_unavailable": "no cost models for hardware 'cpu-fbgemm', as the model store is empty or missing",
     "damaged_artifact": "cpu-fbgemm/compute/3 is incomplete or altered",
     "body_too_large": "at most 16777216 bytes are taken (SHARDWRIGHT_MAX_BODY_BYTES)",
     "body_too_slow": "the body did not arrive within 30 s (SHARDWRIGHT_BODY_TIMEOUT_S)",
@@ -79,11 +80,19 @@ _DETAILS: Final[Mapping[str, str]] = {
 }
 
 _PLANNING: Final = frozenset(
-    {"unsupported_sharding", "unknown_hardware", "infeasible", "no_plan_in_time", "plan_not_found", "damaged_artifact"}
+    {
+        "unsupported_sharding",
+        "unknown_hardware",
+        "infeasible",
+        "no_plan_in_time",
+        "plan_not_found",
+        "damaged_artifact",
+        "models_unavailable",
+    }
 )
 _PLAN: Final = frozenset({"plan_not_found"})
 _UNMADE: Final = frozenset({"plan_not_made", "cancelled"})
-_MODELS: Final = frozenset({"unknown_model_version", "damaged_artifact"})
+_MODELS: Final = frozenset({"unknown_model_version", "damaged_artifact", "models_unavailable"})
 _OWN: Final[Mapping[str, frozenset[str]]] = {
     "makePlan": _PLANNING | _UNMADE | {"unsupported_algorithm", "launch_pending", "unknown_model_version"},
     "estimatePlan": (_PLANNING | {"unknown_model_version"}) - {"infeasible"},
@@ -92,7 +101,8 @@ _OWN: Final[Mapping[str, frozenset[str]]] = {
     "diffPlans": _PLAN,
     "getObservations": _PLAN,
     "postObservations": _PLAN,
-    "getModel": frozenset({"unknown_model_version"}),
+    "getModels": frozenset({"models_unavailable"}),
+    "getModel": frozenset({"unknown_model_version", "models_unavailable"}),
     "promoteModel": _MODELS,
     "rollBackModel": _MODELS | {"nothing_to_roll_back_to"},
     "requestProfiles": frozenset({"no_worker", "profile_quota_exceeded", "unsupported_sharding"}),

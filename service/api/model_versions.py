@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from service.api.problems import public_detail
 from service.api.readiness import Check
 from service.api.recent import Recent
-from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError
+from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ModelsUnavailable, ShardwrightError
 from service.domain.plan import LEARNED, Algorithm
 from service.domain.ports import CostModels
 from service.domain.version_ports import ModelSource
@@ -72,6 +72,7 @@ class ModelVersions:
 
         Raises:
             UnknownHardware: there are no models for it.
+            ModelsUnavailable: the model store is empty or cannot be read.
             DamagedArtifact: they cannot be trusted.
             InvalidRequest: a pinned version does not exist, or is of something else.
             UnsupportedAlgorithm: the algorithm needs a policy, and there is none.
@@ -118,8 +119,8 @@ class ModelVersions:
         """Whether the models of some hardware can be used, and what keeps others from it."""
         try:
             damaged = [said for hardware in self._source.hardware() if (said := self._damage(hardware))]
-        except OSError as error:
-            _log.warning("the model store cannot be read", extra={"fields": {"cause": str(error)}})
+        except ModelsUnavailable as error:
+            _log.warning("the model store cannot be read", extra={"fields": {"cause": error.detail}})
             damaged = ["the model store cannot be read"]
         damaged += [
             f"{version} was promoted and cannot be used" for refused in self._refused.values() for version in refused

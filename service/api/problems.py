@@ -13,7 +13,14 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.domain.access import InsufficientScope, Unauthenticated
-from service.domain.errors import DamagedArtifact, Fault, InvalidRequest, ShardwrightError, StorageUnavailable
+from service.domain.errors import (
+    DamagedArtifact,
+    Fault,
+    InvalidRequest,
+    ModelsUnavailable,
+    ShardwrightError,
+    StorageUnavailable,
+)
 from service.telemetry.logging import current_request_id
 from service.telemetry.middleware import note_problem
 
@@ -52,6 +59,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "planner_busy": 503,
     "launch_pending": 503,
     "storage_unavailable": 503,
+    "models_unavailable": 503,
     "damaged_artifact": 503,
     "body_too_large": 413,
     "body_too_slow": 408,
@@ -83,6 +91,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "planner_busy": "All planning processes are taken",
     "launch_pending": "The launch's plan is being made",
     "storage_unavailable": "The database is away",
+    "models_unavailable": "The model store is empty or away",
     "damaged_artifact": "A model version is damaged",
     "body_too_large": "The body is too large",
     "body_too_slow": "The body took too long",
@@ -159,9 +168,11 @@ def public_detail(error: ShardwrightError) -> str:
     """An error's sentence for callers over the network, without causes that name hosts, users or paths."""
     if isinstance(error, StorageUnavailable):
         return "the database is not available"
-    artifact, colon, _ = error.detail.partition(":")
+    said, colon, _ = error.detail.partition(":")
+    if isinstance(error, ModelsUnavailable):
+        return said
     if isinstance(error, DamagedArtifact) and colon:
-        return f"{artifact} is incomplete or altered; the service's log says more"
+        return f"{said} is incomplete or altered; the service's log says more"
     return error.detail
 
 

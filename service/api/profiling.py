@@ -29,7 +29,7 @@ _LAST_WORDS_S = 5.0
 _QUIET_S = 5.0
 """Seconds for which a table that was handed over is not handed over again, however often it is asked for."""
 
-_MOST_QUIET = 16_384
+_MOST_QUIET = 2_048
 
 _log = logging.getLogger(__name__)
 

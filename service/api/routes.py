@@ -168,7 +168,8 @@ BODY_PROBLEMS = {
         | BODY_PROBLEMS
         | {
             503: "No room for now, or another process makes the plan of this launch_id still, or the database that has "
-            "it, or previous_plan_id, or that respond-async needs, is away, see Retry-After."
+            "it, or previous_plan_id, or that respond-async needs, is away, or the models are: the problem's type says "
+            "which."
         }
     )
     | {
@@ -223,6 +224,7 @@ async def post_plan(
             422: "Not valid, not supported, or not in time: the problem's type says which.",
         }
         | BODY_PROBLEMS
+        | {503: "No room for now, or the database or the models are away: the problem's type says which."}
     ),
     openapi_extra=takes("ShardsEstimateRequest", "StoredEstimateRequest"),
 )

@@ -20,11 +20,18 @@ router = APIRouter(tags=["models"])
 
 _DECISION_PROBLEMS = BODY_PROBLEMS | {
     422: "The body is not valid.",
-    503: "No room for now, the version is damaged, or the database is away: the problem's type says which.",
+    503: "No room for now, the version is damaged, or the model store or the database is away: the problem's type says "
+    "which.",
 }
 
 
-@router.get("/models", operation_id="getModels", summary="All models", response_model=ModelsAnswer)
+@router.get(
+    "/models",
+    operation_id="getModels",
+    summary="All models",
+    response_model=ModelsAnswer,
+    responses=problem_responses({503: "The model store cannot be read, see Retry-After."}),
+)
 def get_models(_: PlanCaller, services: Given) -> Response:
     """The cost models and policies of all hardware, and the version of each that serves."""
     return json_response(services.models.all())
@@ -35,7 +42,9 @@ def get_models(_: PlanCaller, services: Given) -> Response:
     operation_id="getModel",
     summary="A model's versions",
     response_model=ModelDetailAnswer,
-    responses=problem_responses({404: "There is no such model.", 503: "The database is away, see Retry-After."}),
+    responses=problem_responses(
+        {404: "There is no such model.", 503: "The database or the model store is away, see Retry-After."}
+    ),
 )
 def get_model(_: PlanCaller, hardware: str, model: str, services: Given) -> Response:
     """What there is of a model, which version serves, and the decisions that led to it."""

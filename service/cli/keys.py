@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.common import DataDir, operator, settings_with
+from service.cli.output import AsJson, Row, print_list
 from service.domain.callers import Scope
 
 if TYPE_CHECKING:
+    from service.domain.access import ApiKey
     from service.storage.api_keys import ApiKeyRepository
 
 app = typer.Typer(no_args_is_help=True, help="API keys: who may call the service, and what for.")
@@ -43,19 +46,12 @@ def create(
 
 
 @app.command(name="list")
-def list_keys(data_dir: DataDir = None) -> None:
+def list_keys(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List all keys, without their secrets."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
     with _repository(data_dir) as keys:
         found = keys.all().values()
-    grid = Table(Column("id", no_wrap=True), "name", "scopes", "state", "created", "expires", "last used", "limits")
-    for key in found:
-        times = [_day(time) for time in (key.created_at, key.expires_at, key.last_used_at)]
-        limits = f"{key.requests_per_minute or 'default'} / {key.burst or 'default'}"
-        grid.add_row(key.id, key.name, ", ".join(sorted(key.scopes)), key.state, *times, limits)
-    Console().print(grid)
+    headings = ("id", "name", "scopes", "state", "created", "expires", "last used", "limits")
+    print_list(headings, map(_row, found), as_json)
 
 
 @app.command()
@@ -66,6 +62,14 @@ def revoke(
     with _repository(data_dir) as keys:
         key = keys.revoke(key_id, operator())
     typer.echo(f"key {key.id} of {key.name} is revoked")
+
+
+def _row(key: "ApiKey") -> Row:
+    scopes, known = sorted(key.scopes), asdict(key)
+    times = [_day(time) for time in (key.created_at, key.expires_at, key.last_used_at)]
+    limits = f"{key.requests_per_minute or 'default'} / {key.burst or 'default'}"
+    cells = (key.id, key.name, ", ".join(scopes), key.state, *times, limits)
+    return cells, known | {"scopes": scopes, "state": key.state}
 
 
 @contextmanager

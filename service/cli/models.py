@@ -1,13 +1,16 @@
 """``shardwright models``: which versions there are, which serve, and that another one shall."""
 
+from dataclasses import asdict
 from datetime import UTC
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.common import DataDir, ModelStoreRoot, OptionalHardware, operator, settings_with
+from service.cli.output import AsJson, Row, print_list
 
 if TYPE_CHECKING:
+    from service.domain.trainings import Outcome
     from service.registry.store import ModelStore
     from service.usecases.model_versions import ListedVersion
 
@@ -20,12 +23,12 @@ Reason = Annotated[str, typer.Option(help="Why, for people; kept with the decisi
 
 @app.command(name="list")
 def list_versions(
-    hardware: OptionalHardware = None, model_store: ModelStoreRoot = None, data_dir: DataDir = None
+    hardware: OptionalHardware = None,
+    as_json: AsJson = False,
+    model_store: ModelStoreRoot = None,
+    data_dir: DataDir = None,
 ) -> None:
-    """List the versions of all models, and which serve."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
+    """List the versions of all models, whether they can be loaded, and which serve."""
     from service.database import database
     from service.storage import migrate
     from service.storage.promotions import PromotionRepository
@@ -36,26 +39,23 @@ def list_versions(
     with database(settings) as engine:
         migrate.upgrade(engine)
         standing = PromotionRepository(engine).standing()
-    grid = Table(Column("version", no_wrap=True), Column("created", no_wrap=True), "held out", "serves")
-    for model in catalog.models():
-        if hardware in (None, model[0]):
-            serving = serving_version(catalog, standing, model)
-            for found in listed(catalog, model):
-                serves = "yes" if found.version == serving else ""
-                grid.add_row(str(found.version), (found.created_at or "-")[:_DAY], _held_out(found), serves)
-    Console().print(grid)
+    rows = [
+        _version_row(found, serves=found.version == serving_version(catalog, standing, model))
+        for model in catalog.models()
+        if hardware in (None, model[0])
+        for found in listed(catalog, model, load=True)
+    ]
+    print_list(("version", "created", "held out", "serves", "state"), rows, as_json, whole=2)
 
 
 @app.command()
 def trainings(
     hardware: OptionalHardware = None,
     limit: Annotated[int, typer.Option(min=1, help="Most trainings that are listed.")] = 20,
+    as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """List what retraining came to, the last first."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from service.database import database
     from service.storage import migrate
     from service.storage.trainings import TrainingRepository
@@ -63,12 +63,7 @@ def trainings(
     with database(settings_with(data_dir=data_dir)) as engine:
         migrate.upgrade(engine)
         found = TrainingRepository(engine).all(hardware, limit)
-    grid = Table(Column("ended", no_wrap=True), "model", "outcome", "trained", "reason")
-    for outcome in found:
-        ended = f"{outcome.finished_at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
-        trained = outcome.trained.rpartition("/")[2] if outcome.trained else "-"
-        grid.add_row(ended, f"{outcome.hardware}/{outcome.model}", outcome.ended.value, trained, outcome.reason)
-    Console().print(grid)
+    print_list(("ended", "model", "outcome", "trained", "reason"), map(_training_row, found), as_json)
 
 
 @app.command()
@@ -156,9 +151,20 @@ def _parts(name: str, form: str, count: int) -> list[str]:
     return parts
 
 
+def _training_row(outcome: "Outcome") -> Row:
+    ended = f"{outcome.finished_at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+    trained = outcome.trained.rpartition("/")[2] if outcome.trained else "-"
+    return (ended, f"{outcome.hardware}/{outcome.model}", outcome.ended, trained, outcome.reason), asdict(outcome)
+
+
+def _version_row(found: "ListedVersion", serves: bool) -> Row:
+    name, state = str(found.version), f"damaged: {found.fault}" if found.fault else "sound"
+    cells = (name, (found.created_at or "-")[:_DAY], _held_out(found), "yes" if serves else "", state)
+    known = {**asdict(found), "version": name, "serves": serves, "state": "damaged" if found.fault else "sound"}
+    return cells, known
+
+
 def _held_out(found: "ListedVersion") -> str:
-    if found.fault is not None:
-        return f"damaged: {found.fault}"
     titles = {"mape": "MAPE", "cost_by_best_heuristics": "cost / best heuristic's"}
     told = [
         f"{titles[kind]} {', '.join(f'{name} {value:.1%}' for name, value in values.items())}"

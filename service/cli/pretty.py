@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from service.cli.output import console
 
 _GIB = 1024**3
 _TOLD = ("predicted_ms", "measured_ms")
@@ -17,20 +18,20 @@ _COST_PARTS = ("forward_compute", "backward_compute", "forward_wait", "forward_t
 
 def print_answer(answer: Mapping[str, Any]) -> None:
     """Prints an answer of /plan or /estimate: devices with memory and cost parts, shards, and what was assumed."""
-    console = Console()
-    console.print(_memory(answer["devices"]))
-    console.print(_costs(answer["devices"]))
+    out = console()
+    out.print(_memory(answer["devices"]))
+    out.print(_costs(answer["devices"]))
     if "shards" in answer:
-        console.print(_shards(answer["shards"]))
-        console.print(f"{answer['algorithm']}, {answer['status']}, {answer['planning_ms']:.0f} ms of planning")
-    console.print(f"largest total: [bold]{answer['max_cost_ms']:.3f} ms[/bold]{_interval(answer)}")
+        out.print(_shards(answer["shards"]))
+        out.print(f"{answer['algorithm']}, {answer['status']}, {answer['planning_ms']:.0f} ms of planning")
+    out.print(f"largest total: [bold]{answer['max_cost_ms']:.3f} ms[/bold]{_interval(answer)}")
     if "lower_bound_ms" in answer:
-        console.print(f"no plan costs less than {answer['lower_bound_ms']:.3f} ms by these models")
+        out.print(f"no plan costs less than {answer['lower_bound_ms']:.3f} ms by these models")
     if answer.get("moves") is not None:
-        console.print(f"{answer['moved_bytes'] / _GIB:.3f} GiB move, in {len(answer['moves'])} ranges of columns")
-    console.print("models: " + escape(", ".join(answer["models"].values())))
+        out.print(f"{answer['moved_bytes'] / _GIB:.3f} GiB move, in {len(answer['moves'])} ranges of columns")
+    out.print("models: " + escape(", ".join(answer["models"].values())))
     for assumption in answer["assumptions"]:
-        console.print(f"- {escape(assumption)}")
+        out.print(f"- {escape(assumption)}")
 
 
 def _interval(answer: Mapping[str, Any]) -> str:
@@ -75,18 +76,18 @@ def _shards(shards: Sequence[Mapping[str, Any]]) -> Table:
 
 def print_measured(answer: Mapping[str, Any]) -> None:
     """Prints an answer of ``shardwright measure``: every plan's devices, the plans in a row, and what that says."""
-    console = Console()
+    out = console()
     for plan in answer["plans"]:
-        console.print(_compared_devices(plan))
+        out.print(_compared_devices(plan))
         for assumption in plan["assumptions"]:
-            console.print(f"- {escape(assumption)}")
-    console.print(_compared_plans(answer["plans"]))
+            out.print(f"- {escape(assumption)}")
+    out.print(_compared_plans(answer["plans"]))
     for line in _summary_lines(answer["summary"]):
-        console.print(escape(line))
-    console.print("models: " + escape(", ".join(answer["models"].values())))
-    console.print(escape(f"measured on {answer['environment']['device']}, {answer['repeats']} repeats"))
+        out.print(escape(line))
+    out.print("models: " + escape(", ".join(answer["models"].values())))
+    out.print(escape(f"measured on {answer['environment']['device']}, {answer['repeats']} repeats"))
     for assumption in answer["assumptions"]:
-        console.print(f"- {escape(assumption)}")
+        out.print(f"- {escape(assumption)}")
 
 
 def _compared_devices(plan: Mapping[str, Any]) -> Table:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from service.cli.output import console
 
 _HEADINGS = ("rows", "MSE (ms²)", "MAPE", "median\nAPE", "bias", "tau", "90%\nholds")
 
@@ -14,21 +15,21 @@ _Rows = list[tuple[str, Mapping[str, Any] | None]]
 
 def print_evaluated(answer: Mapping[str, Any]) -> None:
     """Prints each version's errors overall and by slice, the picks among plans, and what to keep in mind."""
-    console = Console()
+    out = console()
     for model in answer["models"]:
         of = f"{model['version']} on {model['measurements']} measurements of the {model['part']} part"
-        console.print(_table(of, [(name.replace("_", " "), cost["overall"]) for name, cost in model["costs"].items()]))
+        out.print(_table(of, [(name.replace("_", " "), cost["overall"]) for name, cost in model["costs"].items()]))
         for name in _sliced(model["costs"]):
-            console.print(_table(f"{name.replace('_', ' ')} by slice", _slice_rows(model["costs"][name])))
+            out.print(_table(f"{name.replace('_', ' ')} by slice", _slice_rows(model["costs"][name])))
         if _any_off(model["costs"]):
-            console.print("- ! holds more or fewer than chance makes of 90%, were the rows independent")
+            out.print("- ! holds more or fewer than chance makes of 90%, were the rows independent")
         for warning in model["warnings"]:
-            console.print(f"- {escape(warning)}")
+            out.print(f"- {escape(warning)}")
     if answer["plans"]:
         for line in _pick_lines(answer["plans"]):
-            console.print(escape(line))
+            out.print(escape(line))
     for path in answer["plots"]:
-        console.print(f"written: {escape(path)}")
+        out.print(f"written: {escape(path)}")
 
 
 def _sliced(costs: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.common import DataDir, OptionalHardware, fail, settings_with
+from service.cli.output import AsJson, print_json_lines
 from service.domain.profiles import ProfileState
 
 if TYPE_CHECKING:
@@ -30,17 +31,21 @@ def _repository(data_dir: DataDir) -> "Iterator[ProfileRepository]":
 def list_profiles(
     hardware: OptionalHardware = None,
     state: Annotated[ProfileState | None, typer.Option(help="Only those in this state.")] = None,
+    as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """Print profiles, the newest first, in the API's words: id, state, attempts, what is measured, the last error."""
     from service.api.profile_answers import profile_standing
 
     with _repository(data_dir) as profiles:
-        for stored in profiles.profiles(hardware, state):
-            found = profile_standing(stored)
-            measures = [f"{name}={value}" for name, value in found.measures]
-            reason = (found.error or "").strip().splitlines()[-1:]
-            typer.echo(" ".join([found.profile_id, found.state, f"attempts={found.attempts}", *measures, *reason]))
+        listed = [profile_standing(stored) for stored in profiles.profiles(hardware, state)]
+    if as_json:
+        print_json_lines(found.model_dump() for found in listed)
+        return
+    for found in listed:
+        measures = [f"{name}={value}" for name, value in found.measures]
+        reason = (found.error or "").strip().splitlines()[-1:]
+        typer.echo(" ".join([found.profile_id, found.state, f"attempts={found.attempts}", *measures, *reason]))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.common import DataDir, Hardware, ModelStoreRoot, echo_next_step, progress_bar, settings_with
+from service.cli.output import console
 
 if TYPE_CHECKING:
     from service.usecases.train_models import TrainedVersion
@@ -104,7 +105,6 @@ def communication(
 
 
 def _print_trained(trained: "TrainedVersion", rows: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     grid = Table("held out", "values", "MSE (ms²)", "MAPE", "median APE", "Kendall's tau", "within 90% interval")
@@ -112,5 +112,5 @@ def _print_trained(trained: "TrainedVersion", rows: str) -> None:
         coverage = f"{trained.coverage[name]:.1%}" if name in trained.coverage else "-"
         errors = (f"{found.mape:.1%}", f"{found.median_ape:.1%}", f"{found.tau:.3f}", coverage)
         grid.add_row(name, str(found.rows), f"{found.mse:.2f}", *errors)
-    Console().print(f"{trained.version}, trained on {trained.rows['train']} {rows}", grid)
+    console().print(f"{trained.version}, trained on {trained.rows['train']} {rows}", grid)
     echo_next_step(trained.version)

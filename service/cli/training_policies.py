@@ -19,6 +19,7 @@ from service.cli.common import (
     read_body,
     settings_with,
 )
+from service.cli.output import console
 
 if TYPE_CHECKING:
     from service.training.autoshard_trainer import AutoShardTraining
@@ -230,7 +231,6 @@ def _trained(
 
 
 def _print_trained(trained: "TrainedPolicy") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from service.training.policy_evaluation import POLICY, SAMPLED, best_heuristic
@@ -248,5 +248,5 @@ def _print_trained(trained: "TrainedPolicy") -> None:
             "--seed or configuration, and another folder as --checkpoints, to train another policy",
             err=True,
         )
-    Console().print(f"{trained.version}, trained in {trained.seconds:.0f} s; mean predicted costs of a step", grid)
+    console().print(f"{trained.version}, trained in {trained.seconds:.0f} s; mean predicted costs of a step", grid)
     echo_next_step(trained.version)

@@ -73,6 +73,18 @@ class UnknownHardware(ShardwrightError):
     kind = "unknown_hardware"
 
 
+class ModelsUnavailable(ShardwrightError):
+    """The model store has no version or cannot be read, so nobody knows what it prices; ``data['retry_after_s']``."""
+
+    kind = "models_unavailable"
+
+
+class ModelStoreUnwritable(ShardwrightError):
+    """No version can be written to the model store: a training would end with nothing."""
+
+    kind = "model_store_unwritable"
+
+
 class Infeasible(ShardwrightError):
     """No plan meets the request, or none was found.
 

@@ -217,6 +217,9 @@ class MeasurementStore(Protocol):
 class ModelWriter(Protocol):
     """Keeps versions of models."""
 
+    def refuse_unwritable(self) -> None:
+        """Raises ModelStoreUnwritable where no version can be written, which is known before anything is trained."""
+
     def write(
         self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
     ) -> object:

@@ -70,6 +70,7 @@ class ModelSource(ModelCatalog, Protocol):
 
         Raises:
             UnknownHardware: there are none.
+            ModelsUnavailable: there are none of any hardware, or nobody can tell.
             DamagedArtifact: they cannot be trusted.
         """
 
@@ -85,6 +86,9 @@ class TrainableModels(ModelSource, Protocol):
 
     def policy(self, version: Version) -> PlacementPolicy:
         """Loads a policy."""
+
+    def refuse_unwritable(self) -> None:
+        """Raises ModelStoreUnwritable where no version can be written."""
 
     def write(
         self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]

@@ -9,7 +9,9 @@ from service.storage.engine import libpq_parameters
 from service.storage.nights import PRUNE, RETRAIN
 from service.storage.profile_queue import TASK
 
-_POOL_TIMEOUT_S = 10.0
+_POOL_TIMEOUT_S = 3.0
+"""Longer than a connection takes; a worker that stops waits for it twice where the database is gone."""
+
 _BEFORE_PROFILES = 1
 """Priority of what is done at night: profiles that wait have 0, and would hold it up for as long as there are any."""
 

@@ -8,6 +8,8 @@ manifest is: that is written last and deleted first.
 import hashlib
 import json
 import posixpath
+import re
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,12 +21,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from service.domain.errors import DamagedArtifact
+from service.domain.errors import DamagedArtifact, ModelStoreUnwritable, ModelsUnavailable
 from service.domain.plan import content_hash
+from service.domain.topology import HARDWARE_PATTERN
 from service.domain.versions import ModelName, Version
 
 FORMAT = 1
 """Layout of a manifest; raised when it changes."""
+
+RETRY_AFTER_S = 10
+"""Seconds after which a store that was away is worth another look."""
 
 _MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
 _MEASUREMENTS, _MEASUREMENT_FILE = "measurements", "measurements.json.gz"
@@ -38,9 +44,15 @@ class Artifacts:
         self._fs: fsspec.AbstractFileSystem
         self._fs, self._root = url_to_fs(root)
 
+    @property
+    def root(self) -> str:
+        """Where they are, for people."""
+        return str(self._fs.unstrip_protocol(self._root))
+
     def hardware(self) -> list[str]:
         """Names of hardware that there are folders of; sorted."""
-        return self._children(self._root)
+        # A volume's own folders are none: lost+found, which nobody may read.
+        return [name for name in self._children(self._root) if re.fullmatch(HARDWARE_PATTERN, name)]
 
     def models(self, hardware: str) -> list[str]:
         """Names of models of a hardware that there are folders of; sorted."""
@@ -85,6 +97,19 @@ class Artifacts:
             return manifest, load(raw)
         except SafetensorError as error:
             raise DamagedArtifact(f"{version}: {_WEIGHTS} is not a safetensors file: {error}") from error
+
+    def refuse_unwritable(self) -> None:
+        """Writes a file and deletes it; raises ModelStoreUnwritable where that fails."""
+        trial = posixpath.join(self._root, f".{uuid.uuid4().hex}")
+        try:
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(trial, b"")
+            self._fs.rm(trial)
+        except OSError as error:
+            raise ModelStoreUnwritable(
+                f"the model store {self.root} cannot be written to: {error}; make it writable, or set "
+                "SHARDWRIGHT_MODEL_STORE to one that is"
+            ) from error
 
     def write(self, model: ModelName, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]) -> Version:
         """Writes the next version, whole or not at all.
@@ -155,9 +180,14 @@ class Artifacts:
     def _children(self, path: str) -> list[str]:
         # Object stores remember what they listed, and others write too.
         self._fs.invalidate_cache(path)
-        if not self._fs.isdir(path):
-            return []
-        return sorted(posixpath.basename(child.rstrip("/")) for child in self._fs.ls(path, detail=False))
+        try:
+            children = self._fs.ls(path, detail=False) if self._fs.isdir(path) else []
+        except OSError as error:
+            raise ModelsUnavailable(
+                f"the model store cannot be read; whoever runs the service must make it readable: {error}",
+                retry_after_s=RETRY_AFTER_S,
+            ) from error
+        return sorted(posixpath.basename(child.rstrip("/")) for child in children)
 
     def _folder(self, version: Version) -> str:
         return self._path(version.hardware, version.model, str(version.number))

@@ -17,14 +17,14 @@ from service.cost_models.communication import CommunicationModel, MeasuredExchan
 from service.cost_models.compute import ComputeModel
 from service.cost_models.data_sheets import PROCESSORS, DataSheet, Processor
 from service.cost_models.measured_domain import MeasuredDomain
-from service.domain.errors import DamagedArtifact, UnknownHardware
+from service.domain.errors import DamagedArtifact, ModelsUnavailable, UnknownHardware
 from service.domain.plan import LEARNED, Algorithm, content_hash
 from service.domain.policy import PlacementPolicy
 from service.domain.ports import CommunicationCostModel, ComputeCostModel, CostModels
 from service.domain.versions import COMMUNICATION, COMPUTE, ModelName, Version
 from service.policies.autoshard import AutoShardNetworks
 from service.policies.dreamshard import DreamShardNetworks
-from service.registry.artifacts import Artifacts
+from service.registry.artifacts import RETRY_AFTER_S, Artifacts
 
 _POLICIES: Mapping[Algorithm, Callable[[str, Arrays, int], PlacementPolicy]] = {
     Algorithm.DREAMSHARD: DreamShardNetworks,
@@ -102,9 +102,11 @@ class ModelStore:
 
         Raises:
             UnknownHardware: there are none; ``data['known']`` names the hardware that has them.
+            ModelsUnavailable: there are none of any hardware but from data sheets, or the store cannot be read.
             DamagedArtifact: a file is missing, damaged or of another format.
         """
         if hardware not in (known := self.hardware()):
+            self._refuse_empty(hardware)
             raise UnknownHardware(
                 f"no cost models for hardware {hardware!r}; known: {', '.join(known) or 'none'}", known=known
             )
@@ -198,6 +200,10 @@ class ModelStore:
         """
         return self._artifacts.read(version)
 
+    def refuse_unwritable(self) -> None:
+        """Raises ModelStoreUnwritable where no version can be written."""
+        self._artifacts.refuse_unwritable()
+
     def write(
         self, hardware: str, model: str, weights: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Any]
     ) -> Version:
@@ -218,6 +224,15 @@ class ModelStore:
     def delete(self, hardware: str, model: str, number: int) -> None:
         """Deletes a trained version, or what is left of one, whole or not at all."""
         self._artifacts.delete((hardware, model), number)
+
+    def _refuse_empty(self, hardware: str) -> None:
+        stored = ((name, model) for name in self._artifacts.hardware() for model in self._models_of(name))
+        if not any(self.latest(*model) for model in stored):
+            raise ModelsUnavailable(
+                f"no cost models for hardware {hardware!r}, as the model store is empty or missing; whoever runs the "
+                f"service must restore it or set SHARDWRIGHT_MODEL_STORE: {self._artifacts.root} has no version",
+                retry_after_s=RETRY_AFTER_S,
+            )
 
     def _models_of(self, hardware: str) -> list[str]:
         return [name for name in self._artifacts.models(hardware) if name in _KINDS or name in LEARNED]

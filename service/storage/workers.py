@@ -47,6 +47,12 @@ _WAITING = text(
 _STALLED = text(
     f"SELECT hardware, count(*) FROM profiles WHERE state IN ('queued', 'running') AND NOT {CARRIED} GROUP BY hardware"  # noqa: S608
 )
+_PARKED_OF_LATE = text(
+    """
+    SELECT hardware, count(*) FROM profiles
+    WHERE state = 'parked' AND finished_at > now() - interval '1 day' GROUP BY hardware
+    """
+)
 _HEARTBEAT = text(
     """
     SELECT hardware, extract(epoch FROM now() - max(last_heartbeat))
@@ -68,6 +74,7 @@ class QueueState:
         failures: tries that failed, likewise.
         oldest_s: seconds since the oldest profile that waits or is measured was asked for.
         stalled: profiles whose job is gone or with a worker without heartbeats.
+        parked_of_late: profiles that were parked within a day, by the database's clock, and are still.
         live_workers: workers with a heartbeat; 0 where there was one within days.
         heartbeat_s: seconds since the last heartbeat of any worker that has not been noted as gone.
     """
@@ -77,6 +84,7 @@ class QueueState:
     failures: Mapping[str, int]
     oldest_s: Mapping[str, float]
     stalled: Mapping[str, int]
+    parked_of_late: Mapping[str, int]
     live_workers: Mapping[str, int]
     heartbeat_s: Mapping[str, float]
 
@@ -151,6 +159,7 @@ class WorkerRepository:
             heartbeat = {hardware: float(age) for hardware, age in connection.execute(_HEARTBEAT)}
             waiting = {hardware: float(age) for hardware, age in connection.execute(_WAITING)}
             stalled = {hardware: int(count) for hardware, count in connection.execute(_STALLED, self._alive)}
+            parked = {hardware: int(count) for hardware, count in connection.execute(_PARKED_OF_LATE)}
         known = {hardware for hardware, *_ in [*states, *pruned]} | set(live)
         measured, failures = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
         for hardware, rounds, failed in [*((row[0], *row[3:]) for row in states), *pruned]:
@@ -162,6 +171,7 @@ class WorkerRepository:
             failures=failures,
             oldest_s={hardware: waiting.get(hardware, 0.0) for hardware in known},
             stalled={hardware: stalled.get(hardware, 0) for hardware in known},
+            parked_of_late={hardware: parked.get(hardware, 0) for hardware in known},
             live_workers={hardware: live.get(hardware, 0) for hardware in known},
             heartbeat_s=heartbeat,
         )

@@ -30,6 +30,9 @@ class QueueFigures(Protocol):
     def stalled(self) -> Mapping[str, int]: ...  # noqa: D102
 
     @property
+    def parked_of_late(self) -> Mapping[str, int]: ...  # noqa: D102
+
+    @property
     def live_workers(self) -> Mapping[str, int]: ...  # noqa: D102
 
     @property
@@ -101,6 +104,11 @@ def _families(found: QueueFigures) -> Iterable[Metric]:
             "shardwright_profiles_stalled",
             "Profiles whose job is gone, or with a worker without heartbeats; the next sweep finds them.",
             found.stalled,
+        ),
+        (
+            "shardwright_profiles_parked_within_day",
+            "Profiles that failed at every try, the last of them within a day, and were not asked for again.",
+            found.parked_of_late,
         ),
     ]
     for name, text, values in gauges:

@@ -72,14 +72,15 @@ def start() -> Tracing | None:
     if not is_configured():
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     from service.telemetry.trace_sampling import OfRequests
 
-    given = os.environ.get("OTEL_SERVICE_NAME")
-    provider = TracerProvider(resource=Resource.create({} if given else {"service.name": _SERVICE}))
+    # From OTEL_SERVICE_NAME, else from OTEL_RESOURCE_ATTRIBUTES; what is passed to a resource goes before both.
+    given = OTELResourceDetector().detect().attributes.get(SERVICE_NAME)
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: given or _SERVICE}))
     provider.sampler = OfRequests(provider.sampler)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracing(provider)

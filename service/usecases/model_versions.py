@@ -27,7 +27,7 @@ class ListedVersion:
         device: what its measurements were made on; None where that is not said.
         metrics: on the held-out part, by kind of metric: ``mape`` of each cost, or of a policy
             ``cost_by_best_heuristics`` of each family of tasks.
-        fault: why its manifest cannot be read; None where it can.
+        fault: why it cannot be read; None where it can, as far as that was looked at.
     """
 
     version: Version
@@ -185,14 +185,19 @@ def named(catalog: ModelCatalog, hardware: str, model: str, number: str) -> Vers
     return version
 
 
-def listed(catalog: ModelCatalog, model: ModelName) -> list[ListedVersion]:
+def listed(catalog: ModelCatalog, model: ModelName, load: bool = False) -> list[ListedVersion]:
     """The versions of a model, as ``ModelCatalog.versions`` has them.
+
+    Args:
+        catalog: has them.
+        model: which.
+        load: whether to load each, which takes milliseconds, to find what of its files is damaged beside the manifest.
 
     Raises:
         UnknownModelVersion: it has none.
     """
     _refuse_unknown_model(catalog, model)
-    return [_listed(catalog, version) for version in catalog.versions(*model)]
+    return [_listed(catalog, version, load) for version in catalog.versions(*model)]
 
 
 def prune(
@@ -260,14 +265,16 @@ def _unknown(catalog: ModelCatalog, model: ModelName, number: str) -> UnknownMod
     return UnknownModelVersion(said, known=known)
 
 
-def _listed(catalog: ModelCatalog, version: Version) -> ListedVersion:
-    if version.analytic:
-        return ListedVersion(version, None, None, {}, None)
+def _listed(catalog: ModelCatalog, version: Version, load: bool) -> ListedVersion:
+    facts: Mapping[str, Any] = {}
+    fault = None
     try:
-        facts = catalog.facts(version)
+        facts = {} if version.analytic else catalog.facts(version)
+        if load:
+            catalog.check(version)
     except ShardwrightError as error:
-        return ListedVersion(version, None, None, {}, error.detail)
-    return ListedVersion(version, facts.get("created_at"), facts.get("device"), _metrics(facts), None)
+        fault = error.detail
+    return ListedVersion(version, facts.get("created_at"), facts.get("device"), _metrics(facts), fault)
 
 
 def _metrics(facts: Mapping[str, Any]) -> dict[str, dict[str, float]]:

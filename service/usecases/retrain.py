@@ -75,6 +75,7 @@ def _concluded(
     begun = replace(begun, basis=to_do.basis)
     if said := _nothing_new(job, begun.model, to_do):
         return replace(begun, ended=Ended.NOTHING_NEW, reason=said)
+    job.models.refuse_unwritable()
     trained = to_do.train(begun.started_at)
     verdict = trained.verdict
     judged = replace(begun, ended=Ended.REFUSED, reason=verdict.reason, comparison=verdict.comparison)

@@ -114,7 +114,9 @@ def train_compute_version(
 
     Raises:
         TooFewMeasurements: see ``fit_compute``.
+        ModelStoreUnwritable: nothing was trained.
     """
+    models.refuse_unwritable()
     fitted = fit_compute(hardware, measurements.compute(hardware), config, now, report)
     version = str(models.write(hardware, "compute", fitted.arrays, fitted.facts))
     return TrainedVersion(version, fitted.rows, fitted.metrics, fitted.coverage)
@@ -237,7 +239,9 @@ def train_communication_version(
 
     Raises:
         TooFewMeasurements: see ``fit_communication``.
+        ModelStoreUnwritable: nothing was trained.
     """
+    models.refuse_unwritable()
     fitted = fit_communication(hardware, measurements.communication(hardware), config, now, report)
     version = str(models.write(hardware, "communication", fitted.arrays, fitted.facts))
     return TrainedVersion(version, fitted.rows, fitted.metrics, fitted.coverage)

@@ -149,7 +149,9 @@ def train_policy_version(
 
     Raises:
         InvalidInputFile: see ``fit_policy``.
+        ModelStoreUnwritable: nothing was trained.
     """
+    store.refuse_unwritable()
     fitted = fit_policy(kind, hardware, pool, models, meter, reward, tasks, now, folder, report)
     same = _same(store, hardware, kind.algorithm.value, fitted.arrays)
     version = same or store.write(hardware, kind.algorithm.value, fitted.arrays, fitted.facts)

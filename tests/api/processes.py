@@ -79,6 +79,12 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+def peak_resident_bytes(pid: int) -> int:
+    """The most memory that a process ever had."""
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
 def thread_count(pid: int) -> int:
     """Threads of a process."""
     return len(os.listdir(f"/proc/{pid}/task"))

@@ -12,12 +12,10 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-import yaml
 from sqlalchemy.engine import make_url
 
 from service.api.access import Access, Headers, Refusal
 from service.api.access_documents import OPEN
-from service.api.app import openapi_yaml
 from service.api.rate_limits import RateLimits
 from service.domain.access import Allowance, ApiKey, Keys, RateLimited, Unauthenticated, new_secret, secret_hash
 from service.domain.callers import Scope
@@ -28,6 +26,7 @@ from tests.api.keyed import Keyed, hostile_headers, hostile_values, keyed, raw_a
 from tests.api.processes import wait_for
 from tests.api.support import kind, request
 from tests.conftest import Databases
+from tests.document import openapi_document
 
 PLAN, OBSERVE, ADMIN = Scope.PLAN, Scope.OBSERVE, Scope.ADMIN
 UNKNOWN = "0" * 32
@@ -35,7 +34,7 @@ UNKNOWN = "0" * 32
 
 def operations() -> list[tuple[str, str, str]]:
     """Every operation of the document that needs a key: method, path, id."""
-    paths = yaml.safe_load(openapi_yaml())["paths"]
+    paths = openapi_document()["paths"]
     found = [(path, method, told) for path, told_of in paths.items() for method, told in told_of.items()]
     return [(method.upper(), path, told["operationId"]) for path, method, told in found if path not in OPEN]
 
@@ -63,7 +62,7 @@ def test_every_operation_needs_a_key_before_anything_else_is_looked_at(keyed_ser
 
 
 def test_every_operation_says_in_the_document_what_becomes_of_who_may_not() -> None:
-    document = yaml.safe_load(openapi_yaml())
+    document = openapi_document()
     assert set(document["components"]["securitySchemes"]) == {"bearer", "apiKey"}
     for path, told_of in document["paths"].items():
         for operation in told_of.values():

@@ -1,6 +1,7 @@
 """Files of models that go missing, or are damaged, while they serve and when a service starts."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from service.wiring import MODEL_STORE, running_app
 from tests.api.processes import kill, planning_processes, wait_for
-from tests.api.small_store import HARDWARE, priced, small_store
+from tests.api.small_store import HARDWARE, priced, question, small_store
 from tests.api.support import kind, listening, settings
 
 
@@ -81,3 +82,30 @@ def test_a_service_that_starts_without_a_file_says_so_and_answers_once_it_is_the
         weights.write_bytes(sound)
         wait_for(lambda: client.post("/estimate", json=priced()).status_code == 200)
         assert client.get("/readyz").status_code == 200
+
+
+def test_a_model_store_that_is_not_there_is_no_fault_of_the_caller_and_serves_once_it_is(
+    database_url: str, tmp_path: Path
+) -> None:
+    folder, others = tmp_path / "mount", planning_processes(os.getpid())
+    calls = {"/plan": question(algorithm="dim_greedy"), "/estimate": priced()}
+    with running_app(settings(database_url, model_store=str(folder)), MODEL_STORE) as app, listening(app) as client:
+        for path, body in calls.items():
+            response = client.post(path, json=body)
+            assert (response.status_code, kind(response)) == (503, "models_unavailable")
+            assert int(response.headers["retry-after"]) == response.json()["retry_after_s"] > 0
+            assert "SHARDWRIGHT_MODEL_STORE" in response.json()["detail"]
+            assert str(folder) not in response.text
+        assert client.get("/readyz").json()["checks"]["models"].startswith("no measured cost models")
+
+        small_store(str(folder))
+        assert [client.post(path, json=body).status_code for path, body in calls.items()] == [200, 200]
+        elsewhere = {**calls["/plan"]["devices"], "hardware": "abacus"}
+        response = client.post("/plan", json={**calls["/plan"], "devices": elsewhere})
+        assert (response.status_code, kind(response)) == (422, "unknown_hardware")
+
+        shutil.rmtree(folder)
+        for pid in planning_processes(os.getpid()) - others:
+            kill(pid)
+        response = client.post("/estimate", json=priced(optimizer="adam"))
+        assert (response.status_code, kind(response)) == (503, "models_unavailable")

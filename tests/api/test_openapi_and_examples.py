@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
@@ -15,6 +14,7 @@ from service.api.app import openapi_yaml
 from service.api.conversion import posed_problem
 from service.api.parsing import Limits, parse_plan
 from service.api.problems import kinds as problem_kinds
+from tests.document import openapi_document
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
@@ -26,11 +26,11 @@ def test_the_committed_document_is_what_the_code_makes() -> None:
 
 
 def test_the_committed_document_is_what_the_service_serves(client: httpx.Client) -> None:
-    assert yaml.safe_load((ROOT / "openapi.yaml").read_text()) == client.get("/openapi.json").json()
+    assert openapi_document() == client.get("/openapi.json").json()
 
 
 def test_every_reference_leads_somewhere_and_every_error_is_a_problem() -> None:
-    document = yaml.safe_load(openapi_yaml())
+    document = openapi_document()
     schemas = document["components"]["schemas"]
     for reference in _references(document):
         assert reference.removeprefix("#/components/schemas/") in schemas
@@ -43,18 +43,18 @@ def test_every_reference_leads_somewhere_and_every_error_is_a_problem() -> None:
 
 
 def test_the_document_is_valid_openapi() -> None:
-    validate(yaml.safe_load(openapi_yaml()))
+    validate(openapi_document())
 
 
 def test_every_operation_has_a_tag_that_is_described() -> None:
-    document = yaml.safe_load(openapi_yaml())
+    document = openapi_document()
     used = [operation["tags"] for operations in document["paths"].values() for operation in operations.values()]
     assert all(len(tags) == 1 for tags in used)
     assert {tag for tags in used for tag in tags} == {tag["name"] for tag in document["tags"]}
 
 
 def test_examples_of_bodies_are_valid_and_examples_of_problems_are_problems() -> None:
-    document = yaml.safe_load(openapi_yaml())
+    document = openapi_document()
     schemas = {"components": document["components"]}
     kinds, bodies = set(), 0
     for operations in document["paths"].values():
@@ -90,7 +90,7 @@ def test_examples_of_bodies_are_valid_and_examples_of_problems_are_problems() ->
     ],
 )
 def test_what_came_later_may_be_missing_from_stored_plans_alone(answer: str, names: set[str], may_lack: bool) -> None:
-    schema = yaml.safe_load(openapi_yaml())["components"]["schemas"][answer]
+    schema = openapi_document()["components"]["schemas"][answer]
     assert names & set(schema["required"]) == (set() if may_lack else names)
     for name in names:
         assert "anyOf" not in schema["properties"][name]
@@ -98,7 +98,7 @@ def test_what_came_later_may_be_missing_from_stored_plans_alone(answer: str, nam
 
 
 def test_devices_of_estimates_and_of_plans_are_told_apart() -> None:
-    schemas = yaml.safe_load(openapi_yaml())["components"]["schemas"]
+    schemas = openapi_document()["components"]["schemas"]
     assert schemas["EstimateAnswer"]["properties"]["devices"]["items"]["$ref"].endswith("/EstimatedDeviceAnswer")
     assert schemas["PlanAnswer"]["properties"]["devices"]["items"]["$ref"].endswith("/DeviceAnswer")
 

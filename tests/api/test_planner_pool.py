@@ -268,7 +268,10 @@ def test_errors_of_a_planning_process_keep_their_data() -> None:
     assert caught.value.data["reason"] == "total_memory"
 
 
-def test_planning_processes_load_neither_torch_nor_the_api_and_use_one_blas_thread() -> None:
+def test_planning_processes_load_neither_torch_nor_the_api_and_use_one_blas_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = planning_processes(os.getpid())
     with Pool(processes=1) as pool:
         _plan(pool, "fake")

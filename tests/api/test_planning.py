@@ -13,7 +13,13 @@ from sqlalchemy import Engine
 from service.api.model_versions import ModelVersions
 from service.api.outages import OutageMemory
 from service.domain.callers import WITHOUT_KEY, Caller
-from service.domain.errors import NoPlanInTime, PlannerBusy, StorageUnavailable, UnsupportedAlgorithm
+from service.domain.errors import (
+    ModelsUnavailable,
+    NoPlanInTime,
+    PlannerBusy,
+    StorageUnavailable,
+    UnsupportedAlgorithm,
+)
 from service.domain.plan import Algorithm
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.registry.store import ModelStore
@@ -198,7 +204,7 @@ class UnreadableStore(FakeStore):
     """A model store on a disk that went away."""
 
     def hardware(self) -> list[str]:
-        raise PermissionError(13, "Permission denied", "/secret")
+        raise ModelsUnavailable("the model store cannot be read: '/secret'", retry_after_s=10)
 
 
 def test_damaged_models_of_one_hardware_do_not_make_the_others_unusable(

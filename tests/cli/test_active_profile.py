@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from benchmarks.held_rows import HeldRows
-from service.cli import app
+from service.cli import app, choosing
 from service.cli.choosing import LEAST_S, Choosers
 from service.domain.measurements import CHOSEN_BY, ComputeMeasurement, Split
 from service.domain.tables import DataType, Optimizer
@@ -38,6 +38,11 @@ def rows(count: int) -> list[ComputeMeasurement]:
                            {"device": "a processor"}, NOW)
         for i, (c, cost) in enumerate(zip(drawn, costs, strict=True))
     ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _short_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "ComputeTraining", lambda: ComputeTraining(epochs=3))
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """``shardwright keys`` and ``shardwright audit``."""
 
+import json
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, text
@@ -16,7 +18,6 @@ Command = Callable[..., Result]
 @pytest.fixture
 def command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setenv("COLUMNS", "200")
     return lambda *arguments: CliRunner().invoke(app, arguments)
 
 
@@ -50,6 +51,22 @@ def test_a_key_is_made_listed_and_revoked_and_all_of_it_is_on_record(command: Co
         ("create_key", f"team-a ({key_id}: observe, plan)", "done"),
     ]
     assert len([line for line in _done(command("audit", "--limit", "1")).splitlines() if "│" in line]) == 1
+
+
+def test_keys_and_calls_are_also_told_as_json_a_line_each(command: Command) -> None:
+    key_id = command("keys", "create", "team-a", "--scope", "plan", "--valid-days", "7").stderr.split()[1]
+    (key,) = [json.loads(line) for line in _done(command("keys", "list", "--json")).splitlines()]
+    assert (key["id"], key["name"], key["scopes"], key["state"]) == (key_id, "team-a", ["plan"], "valid")
+    assert datetime.fromisoformat(key["expires_at"]) - datetime.fromisoformat(key["created_at"]) == timedelta(days=7)
+    (call,) = [json.loads(line) for line in _done(command("audit", "--json")).splitlines()]
+    assert (call["action"], call["subject"], call["outcome"], call["request_id"]) == (
+        "create_key",
+        f"team-a ({key_id}: plan)",
+        "done",
+        None,
+    )
+    assert call["actor"].endswith("on the command line")
+    assert datetime.fromisoformat(call["at"]).tzinfo is not None
 
 
 def test_a_second_key_of_a_name_is_told_of(command: Command) -> None:

@@ -109,6 +109,7 @@ def test_pretty_prints_every_plan_and_the_summary(
     answer: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("service.cli.output._on_terminal", lambda: True)
     print_measured(answer)
     printed = capsys.readouterr().out
     measured = answer["plans"][0]["max_cost_ms"]["measured"]

@@ -1,5 +1,6 @@
 """``shardwright models``: list, promote, rollback and prune on the command line."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,6 @@ def store(tmp_path: Path) -> ModelStore:
 @pytest.fixture
 def command(store: ModelStore, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setenv("COLUMNS", "120")
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["models", *arguments, "--model-store", str(tmp_path / "models")])
@@ -47,7 +47,7 @@ def _done(result: Result) -> str:
 
 
 def _serving(listed: str) -> list[str]:
-    return re.findall(r"(cpu-x/compute/\d+) .* yes ", listed)
+    return re.findall(r"(cpu-x/compute/\d+) .* yes .* sound ", listed)
 
 
 def test_versions_are_listed_promoted_and_rolled_back(command: Command, engine: Engine) -> None:
@@ -64,6 +64,26 @@ def test_versions_are_listed_promoted_and_rolled_back(command: Command, engine: 
     history = PromotionRepository(engine).history(*MODEL, 10)
     assert [promotion.reason for promotion in history] == ["it is worse", "", "a try"]
     assert all(promotion.promoted_by.endswith("command line") for promotion in history)
+
+
+def test_a_version_whose_weights_are_damaged_is_listed_as_that_without_a_terminal_whole(
+    command: Command, tmp_path: Path
+) -> None:
+    weights_file = tmp_path / "models" / "cpu-x" / "compute" / "2" / "weights.safetensors"
+    weights_file.write_bytes(weights_file.read_bytes()[:-1])
+    said = "damaged: cpu-x/compute/2: weights.safetensors does not match its sha256: restore it or train a new version"
+    assert re.search(rf"cpu-x/compute/2 .*2026-11-21 .*MAPE total 108\.0% .*{said} ", _done(command("list")))
+
+    lines = [json.loads(line) for line in _done(command("list", "--json", "--hardware", "cpu-x")).splitlines()]
+    assert [(line["version"].rpartition("/")[2], line["state"], line["serves"]) for line in lines] == [
+        ("1", "sound", False),
+        ("2", "damaged", False),
+        ("3", "sound", False),
+        ("4", "sound", True),
+    ]
+    assert said.endswith(lines[1]["fault"])
+    assert lines[0]["metrics"] == {"mape": {"total": 0.08}}
+    assert lines[0]["fault"] is None
 
 
 def test_an_analytic_version_is_promoted_without_its_number(command: Command) -> None:

@@ -1,5 +1,6 @@
 """``shardwright retrain`` and ``shardwright models trainings``: from stored measurements to a version that serves."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,6 @@ Command = Callable[..., Result]
 @pytest.fixture
 def command(tmp_path: Path, database_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setenv("COLUMNS", "200")
     MeasurementRepository(engine).add_compute_many(combinations("first", 250, earlier()))
 
     def run(*arguments: str) -> Result:
@@ -44,6 +44,12 @@ def test_a_model_is_retrained_and_what_came_of_it_is_listed(command: Command) ->
     listed = CliRunner().invoke(app, ["models", "trainings", "--hardware", HARDWARE]).stdout
     for told in ("cpu-x/compute", "promoted", "nothing_new", "cpu-x/communication", "failed"):
         assert told in listed
+    lines = CliRunner().invoke(app, ["models", "trainings", "--json"]).stdout.splitlines()
+    outcomes = [json.loads(line) for line in lines]
+    assert [outcome["ended"] for outcome in outcomes] == ["failed", "nothing_new", "promoted"]
+    # No word of it is cut without a terminal.
+    assert all(f" {outcome['reason']} " in listed for outcome in outcomes)
+    assert max(len(outcome["reason"]) for outcome in outcomes) > 80
     assert "cpu-x" not in CliRunner().invoke(app, ["models", "trainings", "--hardware", "cpu-y"]).stdout
 
 

@@ -74,6 +74,8 @@ def test_operators_list_show_and_retry_profiles(
     )
     assert {line.split()[0] for line in said("list").splitlines()} == {parked, waiting}
     assert said("list", "--hardware", "cpu-y") == ""
+    (line,) = said("list", "--state", "parked", "--json").splitlines()
+    assert json.loads(line) == json.loads(said("show", parked))
     assert json.loads(said("show", parked))["error"] == "Trace\nIt broke"
     assert "no profile is stored under 'x'" in said("show", "x")
     assert "give ids of profiles, or --parked" in said("retry")

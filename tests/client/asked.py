@@ -117,3 +117,10 @@ def raw_server(*answers: bytes) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             thread.join(10)
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """The address of a server that takes connections and requests, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"

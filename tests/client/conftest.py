@@ -42,13 +42,25 @@ class RealService:
         self._process.kill()
         self._process.wait()
 
+    def restart(self) -> None:
+        """Ends it at once and starts it under the same address, with the same database."""
+        self.kill()
+        self.start()
+
+    def plans(self) -> bool:
+        """Whether it makes a plan at this moment."""
+        return self.answers() and "shardwright_planner_running 1.0" in self._get("/metrics").text
+
     def answers(self) -> bool:
         """Whether it serves; fails where it has ended."""
         assert self._process.poll() is None, self._log.read_text()
         try:
-            return httpx.get(f"{self.url}/readyz", trust_env=False).status_code == 200
+            return self._get("/readyz").status_code == 200
         except httpx.TransportError:
             return False
+
+    def _get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, trust_env=False)
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,10 @@ import shardwright_client as package
 from shardwright_client import AsyncClient, Client, Plan, PlanRequest, Shard, ShardsEstimateRequest
 from shardwright_client.json_values import RAW, encoded
 from tests.client.asked import QUESTION, plan_answer
+from tests.document import openapi_document
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMAS = yaml.safe_load((ROOT / "openapi.yaml").read_text())["components"]["schemas"]
+SCHEMAS = openapi_document()["components"]["schemas"]
 ANSWERED = {
     "PlanAnswer": package.Plan,
     "EstimateAnswer": package.Estimate,
@@ -27,6 +28,8 @@ ANSWERED = {
     "CostAnswer": package.Costs,
     "CostIntervalAnswer": package.CostIntervals,
     "MoveAnswer": package.Move,
+    "PlansAnswer": package.PlansPage,
+    "ListedPlanAnswer": package.ListedPlan,
     "PostedObservationsAnswer": package.PostedObservations,
     "ObservationAnswer": package.StoredObservation,
     "ObservedCostsAnswer": package.ObservedCosts,
@@ -66,11 +69,20 @@ CHOICES = {
 PATHS = (
     "/plan",
     "/estimate",
+    "/plans",
     "/plans/{plan_id}",
     "/plans/{plan_id}/observations",
     "/profiles",
     "/profiles/{request_id}",
 )
+KEYED = {
+    "plan": "makePlan",
+    "estimate": "estimatePlan",
+    "observe": "postObservations",
+    "profile": "requestProfiles",
+}
+"""Calls that take an idempotency key, and the contract's names of them."""
+
 OTHERS = {"Problem", "FaultAnswer", "ShardingType", "StoredObservationsAnswer", "UnderWayAnswer"}
 """Problems have a test below; GET observations is no call of the client, which waits for a plan that is being made."""
 
@@ -119,7 +131,7 @@ def test_problems_have_the_members_of_the_contract() -> None:
 
 
 def test_every_schema_of_the_calls_is_covered() -> None:
-    paths = yaml.safe_load((ROOT / "openapi.yaml").read_text())["paths"]
+    paths = openapi_document()["paths"]
     met: set[str] = set()
     waiting = [name for path in PATHS for name in _references(paths[path])]
     while waiting:
@@ -164,10 +176,23 @@ def test_both_clients_take_the_same_calls() -> None:
 
     assert signatures(Client) == signatures(AsyncClient)
     assert set(signatures(Client)) == {
-        "plan", "estimate", "get_plan", "observe", "profile", "get_profile", "wait_for_profile", "close",
+        "plan", "estimate", "get_plan", "list_plans", "delete_plan", "observe", "profile", "get_profile",
+        "wait_for_profile", "close",
     }  # fmt: skip
     parameters = [set(inspect.signature(kind).parameters) for kind in (Client, AsyncClient)]
     assert parameters[0] == parameters[1]
+
+
+def test_calls_take_an_idempotency_key_where_the_contract_has_one() -> None:
+    paths = yaml.safe_load((ROOT / "openapi.yaml").read_text())["paths"]
+    operations = [operation for path in PATHS for operation in paths[path].values()]
+    assert set(KEYED.values()) == {
+        operation["operationId"]
+        for operation in operations
+        if "idempotency-key" in {each["name"].lower() for each in operation.get("parameters", [])}
+    }
+    methods = inspect.getmembers(Client, inspect.isfunction)
+    assert set(KEYED) == {name for name, each in methods if "idempotency_key" in inspect.signature(each).parameters}
 
 
 def test_importing_it_loads_no_heavy_package() -> None:

@@ -24,7 +24,7 @@ from shardwright_client import (
     Unauthorized,
     Unsupported,
 )
-from tests.client.asked import BOTH, URL, Answers, Asking, plan_answer, planned, problem, with_client
+from tests.client.asked import BOTH, QUESTION, URL, Answers, Asking, plan_answer, planned, problem, with_client
 
 KEY = "sw_SECRET.0123"
 
@@ -65,14 +65,17 @@ def test_messages_are_one_line() -> None:
 
 
 def test_an_invalid_request_names_every_field() -> None:
-    faults = [
+    faults: list[dict[str, Any]] = [
         {"pointer": "/tables/0/embedding_dim", "message": "must be a multiple of 4", "table": "t0"},
         {"pointer": "/optimizer", "message": "is required", "table": None},
+        {"pointer": "/tables/1/name", "message": "too long", "table": "t1"},
+        {"pointer": "/tables/2/name", "message": "table 't2': too long", "table": "t2"},
     ]
     error = refused(problem(422, "invalid_request", detail="/tables/0/embedding_dim: m (and 1 more)", faults=faults))
-    assert [fault.pointer for fault in error.errors] == ["/tables/0/embedding_dim", "/optimizer"]
+    assert [fault.pointer for fault in error.errors] == [fault["pointer"] for fault in faults]
     assert error.errors[0].table == "t0"
-    assert "/tables/0/embedding_dim: m (and 1 more); /optimizer: is required" in str(error)
+    assert "/tables/0/embedding_dim: m (and 1 more) (table 't0'); /optimizer: is required; " in str(error)
+    assert "/tables/1/name: too long (table 't1'); /tables/2/name: table 't2': too long (request" in str(error)
     (pointed,) = refused(problem(422, "unknown_hardware", pointer="/devices/hardware", faults=None)).errors
     assert (pointed.pointer, pointed.message) == ("/devices/hardware", "what is wrong")
 
@@ -174,6 +177,9 @@ def test_what_cannot_be_sent_is_said_before_anything_is_asked() -> None:
         lambda client: client.plan({"tables": [float("nan")]}),
         lambda client: client.plan({"tables": {1, 2}}),
         lambda client: client.plan([1]),
+        lambda client: client.plan(QUESTION, idempotency_key="a\r\nb"),
+        lambda client: client.plan(QUESTION, idempotency_key=""),
+        lambda client: client.delete_plan("../models"),
         lambda client: client.get_plan("../models"),
         lambda client: client.get_plan(""),
         lambda client: client.observe("a/b", {}),

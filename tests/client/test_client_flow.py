@@ -5,9 +5,10 @@ from email.utils import format_datetime
 from typing import Any
 
 import httpx
+import pytest
 
-from shardwright_client import Busy, ConnectionFailed, ShardwrightError, Timeout
-from shardwright_client.calls import get_plan_call, plan_call
+from shardwright_client import Busy, ConnectionFailed, NotFound, ShardwrightError, Timeout
+from shardwright_client.calls import delete_plan_call, get_plan_call, plan_call
 from shardwright_client.configuration import Configuration
 from shardwright_client.flow import Flow, Try, Wait, answered, profiled
 from shardwright_client.outcomes import Outcome, Received
@@ -49,7 +50,7 @@ def _busy(retry_after: str) -> Received:
     return Received(503, answer.headers, answer.content)
 
 
-def test_waits_grow_and_end_with_the_time() -> None:
+def test_waits_grow_and_end_with_the_time(caplog: pytest.LogCaptureFixture) -> None:
     clock, configuration = Clock(), Configuration("http://x", timeout_s=60)
     flow = answered(get_plan_call("a"), configuration, clock)
     tries, waits, error = carried_out(flow, clock, httpx.ConnectError("refused"))
@@ -60,6 +61,8 @@ def test_waits_grow_and_end_with_the_time() -> None:
     assert sum(waits) < 60
     assert 9 <= len(tries) <= 20
     assert tries[0].due == 110.0
+    (told,) = caplog.messages
+    assert "the service cannot be reached (ConnectError: refused): tried again, for 60 s at most" in told
 
 
 def test_retry_after_is_a_number_or_a_date_and_is_waited_for() -> None:
@@ -86,6 +89,36 @@ def test_timeouts_follow_the_time_that_a_plan_was_given() -> None:
     short = next(answered(plan_call(QUESTION), Configuration("http://x", timeout_s=3), clock))
     assert isinstance(short, Try)
     assert (short.timeout.read, short.timeout.write, short.timeout.connect) == (3, 3, 3)
+
+
+def _received(answer: httpx.Response) -> Received:
+    return Received(answer.status_code, answer.headers, answer.content)
+
+
+def test_what_a_lost_answer_deleted_is_deleted() -> None:
+    clock, configuration = Clock(), Configuration("http://x")
+    missing = _received(problem(404, "plan_not_found"))
+    _, _, error = carried_out(answered(delete_plan_call("a"), configuration, clock), clock, missing)
+    assert isinstance(error, NotFound)
+    lost = httpx.ReadError("reset by peer")
+    tries, _, done = carried_out(answered(delete_plan_call("a"), configuration, clock), clock, lost, missing)
+    assert (len(tries), tries[0].method, done.raw) == (2, "DELETE", {})
+    flow = answered(get_plan_call("a"), configuration, clock)
+    assert isinstance(carried_out(flow, clock, lost, missing)[2], NotFound)
+
+
+def test_an_idempotency_key_is_sent_with_every_try_and_the_first_is_waited_for() -> None:
+    clock, configuration = Clock(), Configuration("http://x")
+    running = _received(problem(409, "idempotent_call_running", {"Retry-After": "1"}))
+    call = plan_call(QUESTION, "mine")
+    outcomes: list[Outcome] = [httpx.ReadTimeout("slow"), running, _received(plan_answer())]
+    tries, waits, plan = carried_out(answered(call, configuration, clock), clock, *outcomes)
+    assert [each.headers["Idempotency-Key"] for each in tries] == ["mine"] * 3
+    assert waits[1] >= 1
+    assert plan.plan_id == "0" * 32
+    lost = _received(problem(409, "idempotent_answer_lost"))
+    tries, _, error = carried_out(answered(call, configuration, clock), clock, lost)
+    assert (len(tries), error.kind) == (1, "idempotent_answer_lost")
 
 
 def _profiles(queued: int) -> Received:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from shardwright_client import (
     Devices,
     Infeasible,
     InvalidRequest,
+    ListedPlan,
     NoPlanInTime,
     NotFound,
     Observation,
     ObservationsRequest,
+    ProblemError,
     ProfilesRequest,
     ShardsEstimateRequest,
     StoredEstimateRequest,
@@ -32,7 +34,6 @@ from shardwright_client import (
 )
 from shardwright_client.command import EXIT_CODES, main
 from shardwright_client.json_values import encoded
-from tests.api.processes import wait_for
 from tests.client.asked import BOTH, QUESTION, Asking, with_client
 from tests.client.conftest import ROOT, RealService
 from tests.storage.live_worker import fetched, live_worker
@@ -133,6 +134,54 @@ def test_profiles_are_asked_for_and_waited_for(real_service: RealService, servic
         assert done == ask(lambda client: client.get_profile(asked.request_id), real_service.url)
 
 
+async def _listed(plans: AsyncIterator[ListedPlan]) -> list[ListedPlan]:
+    return [plan async for plan in plans]
+
+
+@pytest.mark.parametrize("ask", BOTH)
+def test_plans_are_listed_page_by_page_and_given_up(ask: Asking, real_service: RealService) -> None:
+    url, first = real_service.url, 100 + 10 * BOTH.index(ask)
+    made = [
+        ask(lambda client, seed=seed: client.plan(_question(seed=seed)), url).plan_id
+        for seed in range(first, first + 5)
+    ]
+
+    def listed(page_size: int) -> list[ListedPlan]:
+        each = list if ask is with_client else _listed
+        found: list[ListedPlan] = ask(lambda client: each(client.list_plans(page_size)), url)
+        return found
+
+    plans = listed(2)
+    assert [plan.plan_id for plan in plans[:5]] == made[::-1]
+    assert plans == listed(1000)
+    plan = ask(lambda client: client.get_plan(made[0]), url)
+    assert (plans[4].max_cost_ms, plans[4].hardware, plans[4].algorithm) == (plan.max_cost_ms, "fake", "dim_greedy")
+    assert plans[4].raw["plan_id"] == plan.plan_id
+    with pytest.raises(InvalidRequest, match="limit: must be a whole number from 1 to 1000"):
+        listed(0)
+
+    assert ask(lambda client: client.delete_plan(made[0]), url) is None
+    for gone in (lambda client: client.get_plan(made[0]), lambda client: client.delete_plan(made[0])):
+        with pytest.raises(NotFound):
+            ask(gone, url)
+
+
+def test_an_idempotency_key_stands_for_one_call(real_service: RealService) -> None:
+    url, again = real_service.url, []
+
+    def note(response: httpx.Response) -> None:
+        again.append(response.headers.get("Idempotent-Replayed"))
+
+    def twice(client: Client) -> Any:
+        client._http.event_hooks["response"] = [note]
+        return [client.plan(_question(seed=120), idempotency_key="once") for _ in range(2)]
+
+    first, second = with_client(twice, url)
+    assert (first.raw, again) == (second.raw, [None, "true"])
+    with pytest.raises(ProblemError, match="idempotency_key_reused"):
+        with_client(lambda client: client.plan(_question(seed=121), idempotency_key="once"), url)
+
+
 def test_connections_are_kept(real_service: RealService) -> None:
     def ask(client: Client) -> int:
         for _ in range(5):
@@ -142,26 +191,6 @@ def test_connections_are_kept(real_service: RealService) -> None:
         return len(transport._pool.connections)
 
     assert with_client(ask, real_service.url) == 1
-
-
-@pytest.mark.slow
-def test_eight_ranks_get_one_plan_though_the_service_is_killed_and_started_again(real_service: RealService) -> None:
-    question = _question(devices=Devices.with_gib(2, 1, "slow"), launch_id="killed", time_limit_ms=20_000)
-
-    def rank(_: int) -> Any:
-        return with_client(lambda client: client.plan(question), real_service.url)
-
-    with ThreadPoolExecutor(8) as ranks:
-        asked = [ranks.submit(rank, i) for i in range(8)]
-        wait_for(lambda: "shardwright_planner_running 1.0" in _metrics(real_service))
-        real_service.kill()
-        real_service.start()
-        plans = [each.result() for each in asked]
-    assert all(plan.raw == plans[0].raw for plan in plans)
-
-
-def _metrics(service: RealService) -> str:
-    return httpx.get(f"{service.url}/metrics", trust_env=False).text
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -190,6 +219,21 @@ def test_the_command_asks_and_prints_json(
         '{"observations": [{"rank": 0, "steps": [0, 1], "forward_compute_ms": 1, "backward_compute_ms": 2}]}'
     )
     assert json.loads(_run(capsys, "observe", plan["plan_id"], str(file))[1])["stored"] == 1
+
+
+def test_the_command_lists_plans_and_gives_them_up(
+    real_service: RealService, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_URL", real_service.url)
+    questions = [_question(seed=seed) for seed in (130, 131)]
+    made = with_client(lambda client: [client.plan(question) for question in questions], real_service.url)
+    (newest,) = json.loads(_run(capsys, "plans", "--most", "1")[1])["plans"]
+    assert (newest["plan_id"], newest["algorithm"]) == (made[1].plan_id, "dim_greedy")
+    listed = json.loads(_run(capsys, "plans")[1])["plans"]
+    assert [plan["plan_id"] for plan in listed[:2]] == [made[1].plan_id, made[0].plan_id]
+    assert _run(capsys, "plans", "--most", "0")[0] == 2
+    assert _run(capsys, "delete", newest["plan_id"]) == (0, "", "")
+    assert _run(capsys, "delete", newest["plan_id"])[0] == 3
 
 
 def test_the_command_says_what_is_wrong_by_its_exit_code(

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.contract.breaking import breaking_changes
+from tests.document import openapi_document
 
-NOW = yaml.safe_load((Path(__file__).parents[2] / "openapi.yaml").read_text())
+NOW = openapi_document()
 
 BREAKING: list[tuple[Callable[[Any], object], str]] = [
     (lambda d: d["paths"].pop("/estimate"), "POST /estimate: is gone"),

@@ -28,6 +28,7 @@ from tests.jobs.supervised import (
     measuring_pid,
     profile,
     states,
+    stored,
     supervised,
     worker_pids,
 )
@@ -161,6 +162,27 @@ def _has_recovered(engine: Engine) -> bool:
     return heard > 0 and WorkerRepository(engine, 2).queue_state().live_workers.get("made-up") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("away_s", [0, 4])
+def test_a_worker_whose_database_is_gone_stops_soon(server_folder: Path, tmp_path: Path, away_s: int) -> None:
+    server = EmbeddedPostgres(server_folder / "var")
+    url = server.start()
+    engine = build_engine(url)
+    try:
+        upgrade(engine)
+        with supervised(url, tmp_path, SHARDWRIGHT_WORKER_SHUTDOWN_S="20") as supervisor:
+            wait_for(lambda: bool(worker_pids(engine)), PATIENCE_S)
+            engine.dispose()
+            server.stop()
+            time.sleep(away_s)
+            began = time.monotonic()
+            assert supervisor.stop() == 0
+            assert time.monotonic() - began < 10
+    finally:
+        engine.dispose()
+        server.stop()
+
+
 def test_without_a_live_worker_the_figures_say_so(engine: Engine, database_url: str, tmp_path: Path) -> None:
     with supervised(database_url, tmp_path):
         wait_for(lambda: WorkerRepository(engine, 2).queue_state().live_workers == {"made-up": 1}, PATIENCE_S)
@@ -235,6 +257,29 @@ def test_a_stop_gives_the_job_back_in_time_and_the_next_worker_does_it(
         wait_for(lambda: is_done(engine), PATIENCE_S)
     assert found(engine, asked).attempts == 1
     all_is_right(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_stop_while_five_jobs_run_finishes_the_short_ones_and_gives_the_others_back(
+    engine: Engine, database_url: str, tmp_path: Path, times: int
+) -> None:
+    short, long = [lasting(6, i) for i in range(3)], [lasting(40, i) for i in range(3, 5)]
+    with supervised(database_url, tmp_path, workers=5, SHARDWRIGHT_WORKER_SHUTDOWN_S="12") as supervisor:
+        wait_for(lambda: len(worker_pids(engine)) == 5, PATIENCE_S)
+        queued(engine, *short, *long)
+        wait_for(lambda: len(begun(supervisor.notes)) == 5, PATIENCE_S)
+        measuring = [int(line.split()[-1]) for line in supervisor.notes.read_text().splitlines()]
+        workers, began = worker_pids(engine), time.monotonic()
+        for _ in range(times):
+            supervisor.process.terminate()
+        assert supervisor.process.wait(PATIENCE_S) == 0
+        assert time.monotonic() - began < 12 + 10
+    assert not any(map(is_alive, [*workers, *measuring]))
+    assert [found(engine, one).state for one in short] == [ProfileState.MEASURED] * 3
+    given_back = [found(engine, one) for one in long]
+    assert [(one.state, one.attempts) for one in given_back] == [(ProfileState.QUEUED, 0)] * 2
+    assert stored(engine) == {f"profile-{one.key}": 3 for one in short}
 
 
 @pytest.mark.slow

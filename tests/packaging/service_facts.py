@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import AliasChoices
 from typer.testing import CliRunner
 
 from service.cli import app
 from service.settings import Settings
+from tests.document import openapi_document
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,4 +37,4 @@ def is_command(arguments: Sequence[str]) -> bool:
 
 def routes() -> set[str]:
     """Paths that the API documents."""
-    return set(yaml.safe_load((ROOT / "openapi.yaml").read_text())["paths"])
+    return set(openapi_document()["paths"])

@@ -51,7 +51,9 @@ def test_repeats_end_when_the_median_is_told_or_the_time_is_up(precision: float,
     assert bench.measure(tables(), 64, Optimizer.SGD, np.random.default_rng(0)).repeats == repeats
 
 
-def test_more_lookups_cost_more(bench: ComputeBench) -> None:
+def test_more_lookups_cost_more() -> None:
+    # On a busy machine some repeats wait for the processor: most of so many do not.
+    bench = ComputeBench(replace(SMALL, repeats=15, precision=0.0))
     few, many = ([Table("t", 10_000, 64, pooling)] for pooling in (1.0, 200.0))
     rng = np.random.default_rng(0)
     cheap = bench.measure(few, 2_048, Optimizer.SGD, rng)

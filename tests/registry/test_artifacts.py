@@ -10,7 +10,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from service.domain.errors import DamagedArtifact
+from service.domain.errors import DamagedArtifact, ModelStoreUnwritable
 from service.domain.versions import Version
 from service.registry.artifacts import Artifacts
 from service.registry.store import ModelStore
@@ -47,6 +47,18 @@ def _fail_at(monkeypatch: pytest.MonkeyPatch, root: str, method: str, ending: st
         return made(self, path, *args, **kwargs)
 
     monkeypatch.setattr(system, method, failing)
+
+
+def test_whether_a_store_can_be_written_to_is_known_without_a_trace(root: str) -> None:
+    Artifacts(root).refuse_unwritable()
+    fs, path = fsspec.core.url_to_fs(root)
+    assert fs.ls(path) == []
+
+
+def test_a_store_that_cannot_be_written_to_says_why(tmp_path: Path) -> None:
+    (tmp_path / "models").touch()
+    with pytest.raises(ModelStoreUnwritable, match=f"{tmp_path}/models/theirs cannot be written to: .*Not a directory"):
+        ModelStore(str(tmp_path / "models" / "theirs")).refuse_unwritable()
 
 
 def test_a_store_works_on_any_file_system(root: str) -> None:

@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ import pytest
 from service.cost_models.analytic import ANALYTIC_VERSION
 from service.cost_models.communication import CommunicationModel
 from service.cost_models.compute import ComputeModel
-from service.cost_models.data_sheets import DATA_SHEETS, Figure
+from service.cost_models.data_sheets import DATA_SHEETS, PROCESSORS, Figure
 from service.domain.deadline import Deadline
-from service.domain.errors import DamagedArtifact, UnknownHardware
+from service.domain.errors import DamagedArtifact, ModelsUnavailable, UnknownHardware
 from service.domain.plan import Algorithm, Problem
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
@@ -58,12 +59,36 @@ def test_a_version_is_loaded_as_it_was_written(store: ModelStore) -> None:
     assert all(np.array_equal(loaded[name], array) for name, array in weights().items())
 
 
-def test_unknown_hardware_names_what_is_known(store: ModelStore, tmp_path: Path) -> None:
+def test_unknown_hardware_names_what_is_known(store: ModelStore) -> None:
     with pytest.raises(UnknownHardware) as error:
         store.cost_models("gpu-y")
     assert error.value.data["known"] == sorted(["cpu-x", *DATA_SHEETS])
-    with pytest.raises(UnknownHardware, match="known: none"):
-        ModelStore(str(tmp_path / "nowhere"), sheets={}).cost_models("gpu-y")
+
+
+@pytest.mark.parametrize("left", ["", "store", "store/lost+found", "store/cpu-x/compute/1"])
+def test_a_store_without_any_version_is_the_operators_fault_and_data_sheets_serve_on(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).mkdir(parents=True, exist_ok=True)
+    store = ModelStore(str(tmp_path / "store"))
+    with pytest.raises(ModelsUnavailable, match=f"'cpu-x'.*SHARDWRIGHT_MODEL_STORE: .*{tmp_path}/store") as error:
+        store.cost_models("cpu-x")
+    assert error.value.data["retry_after_s"] > 0
+    assert store.cost_models("h100").versions["compute"].startswith("h100/compute/analytic")
+
+
+def test_a_store_that_cannot_be_listed_says_why(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", "/mnt/models")
+
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.ls", refused)
+    for ask in (store.hardware, store.models, lambda: store.cost_models("cpu-x")):
+        with pytest.raises(ModelsUnavailable, match=r"cannot be read.*Permission denied: '/mnt/models'"):
+            ask()
+
+
+def test_folders_of_a_volume_that_are_no_hardware_are_not_looked_into(store: ModelStore, tmp_path: Path) -> None:
+    (tmp_path / "models" / "lost+found" / "compute" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "lost+found" / "compute" / "1" / "manifest.json").touch()
+    assert {hardware for hardware, _ in store.models()} == {"cpu-x", *PROCESSORS}
 
 
 def test_hardware_with_only_one_kind_of_model_is_not_known(tmp_path: Path) -> None:
@@ -100,7 +125,7 @@ def test_a_processors_thread_is_priced_by_its_figures_once_its_exchanges_were_me
     assert store.newest("cpu-fbgemm", "compute") == Version("cpu-fbgemm", "compute", ANALYTIC_VERSION, analytic=True)
     assert store.newest("cpu-fbgemm", "communication") is None
     assert "cpu-fbgemm" not in store.hardware()
-    with pytest.raises(UnknownHardware):
+    with pytest.raises(ModelsUnavailable):
         store.cost_models("cpu-fbgemm")
     store.write("cpu-fbgemm", "communication", exchange_weights(), COMMUNICATION_FACTS)
     assert "cpu-fbgemm" in store.hardware()

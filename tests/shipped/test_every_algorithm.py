@@ -42,6 +42,8 @@ def _request(tables: int, devices: int, algorithm: Algorithm) -> dict[str, objec
         "global_batch_size": 8_192,
         "optimizer": "sgd",
         "algorithm": algorithm.value,
+        # A placement by a policy takes half a second: one that a busy machine has time for within the default is none.
+        "time_limit_ms": 4_000 if algorithm in LEARNED else 2_000,
     }
 
 

@@ -222,6 +222,17 @@ def test_dead_workers_are_noted_at_once_and_forgotten_after_days(engine: Engine)
     assert workers.queue_state().live_workers == {"cpu-b": 1}
 
 
+def test_what_was_parked_is_news_for_a_day(engine: Engine, claims: ClaimRepository) -> None:
+    workers = WorkerRepository(engine, 30)
+    assert claims.fail(taken(engine, claims), "no such optimizer", final=True) is True
+    assert workers.queue_state().parked_of_late == {HARDWARE: 1}
+    run(engine, "UPDATE profiles SET finished_at = finished_at - interval '23 hours'")
+    assert workers.queue_state().parked_of_late == {HARDWARE: 1}
+    run(engine, "UPDATE profiles SET finished_at = finished_at - interval '1 hour'")
+    state = workers.queue_state()
+    assert (state.parked_of_late, state.profiles) == ({HARDWARE: 0}, {(HARDWARE, "parked"): 1})
+
+
 def test_what_will_never_be_measured_is_parked_at_its_first_try(engine: Engine, claims: ClaimRepository) -> None:
     assert claims.fail(taken(engine, claims), "no such optimizer", final=True) is True
     assert (found(engine).state, found(engine).attempts) == (ProfileState.PARKED, 1)

@@ -59,7 +59,7 @@ CAUSES: dict[str, list[dict[str, str]]] = {
         {'shardwright_profiles{hardware="h",state="queued"}': "2x", 'shardwright_workers_live{hardware="h"}': "_x"},
     ],
     "ShardwrightProfileQueueOld": [{'shardwright_profile_oldest_seconds{hardware="h"}': "21700x"}],
-    "ShardwrightProfilesParked": [{'shardwright_profiles{hardware="h",state="parked"}': "1x"}],
+    "ShardwrightProfilesParked": [{'shardwright_profiles_parked_within_day{hardware="h"}': "1x"}],
     "ShardwrightProfilesStalled": [{'shardwright_profiles_stalled{hardware="h"}': "1x"}],
 }
 HEALTHY = {
@@ -89,7 +89,9 @@ HEALTHY = {
     'shardwright_training_age_seconds{hardware="h",kind="compute"}': "80000x",
     'shardwright_profiles_measured_total{hardware="h"}': "40x",
     'shardwright_profiles{hardware="h",state="queued"}': "5x",
-    'shardwright_profiles{hardware="h",state="parked"}': "0x",
+    # Parked long ago, and looked at.
+    'shardwright_profiles{hardware="h",state="parked"}': "3x",
+    'shardwright_profiles_parked_within_day{hardware="h"}': "0x",
     'shardwright_workers_live{hardware="h"}': "1x",
     'shardwright_profile_oldest_seconds{hardware="h"}': "60x",
     'shardwright_profiles_stalled{hardware="h"}': "0x",

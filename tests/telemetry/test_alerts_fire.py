@@ -132,9 +132,12 @@ def _what_the_queue_does(watch: Watch, engine: Engine) -> None:
         lambda: _plant(engine, "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1h'"),
     )
     watch.fires("ProfilesStalled", lambda: _plant(engine, "DELETE FROM procrastinate_jobs"))
-    watch.fires("ProfilesParked", lambda: _plant(engine, "UPDATE profiles SET state = 'parked', claim = NULL"))
+    parked = "UPDATE profiles SET state = 'parked', claim = NULL, finished_at = now() - make_interval(days => :days)"
+    watch.fires("ProfilesParked", lambda: _plant(engine, parked, days=0))
+    _plant(engine, parked, days=2)
+    watch.ends("ProfilesParked")
     watch.fires("TrainingMissing", lambda: _plant(engine, "UPDATE profiles SET state = 'measured', rounds = 1"))
-    for alert in ("ProfileQueueOld", "NoLiveWorker", "ProfilesStalled", "ProfilesParked"):
+    for alert in ("ProfileQueueOld", "NoLiveWorker", "ProfilesStalled"):
         watch.ends(alert)
     watch.fires("TrainingFailed", lambda: _trained(engine, "failing", Ended.FAILED, 0))
     watch.fires("TrainingOverdue", lambda: _trained(engine, "forgotten", Ended.REFUSED, 3))

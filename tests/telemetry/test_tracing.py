@@ -128,3 +128,28 @@ def test_the_standard_variables_turn_it_on_and_off(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert tracing.is_configured() is configured
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({}, "shardwright"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=eu"}, "shardwright"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=planner,deployment.environment=eu"}, "planner"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=planner", "OTEL_SERVICE_NAME": "placer"}, "placer"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=planner", "OTEL_SERVICE_NAME": ""}, "planner"),
+    ],
+)
+def test_a_service_is_named_as_the_standard_says(
+    environment: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiving() as receiver:
+        for variable, value in {**environment, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}.items():
+            monkeypatch.setenv(variable, value)
+        traces = tracing.start()
+        assert traces is not None
+        with traces.span("a test", {}):
+            pass
+        traces.end()
+    assert receiver.services == {name}
+    assert len(receiver.named("a test")) == 1

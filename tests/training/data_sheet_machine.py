@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 
 import numpy as np
 
@@ -33,13 +34,19 @@ def true_costs(tables: Sequence[Table], batch_size: int, optimizer: Optimizer) -
     return SHEET_FACTOR * np.array([forward.sum(), backward.sum() * (SLOW_HALF if slow else 1.0)])
 
 
+@cache
+def pool_by_part() -> dict[Split, list[Table]]:
+    """The generated tables that have lookups, made once; nobody changes the lists."""
+    found = [table for table in generated_pool() if table.pooling_factor]
+    return {split: [table for table in found if table_part(table) is split] for split in Split}
+
+
 def synthetic(count: int, seed: int = 0, noise: float = 0.05) -> list[ComputeMeasurement]:
     """Measurements of that machine."""
     rng = np.random.default_rng(seed)
-    by_part = {split: [t for t in generated_pool() if t.pooling_factor and table_part(t) is split] for split in Split}
     found = []
     for index in range(count):
-        pool = by_part[Split(rng.choice(["train", "train", "train", "test"]))]
+        pool = pool_by_part()[Split(rng.choice(["train", "train", "train", "test"]))]
         optimizer, data_type = MEASURED_KINDS[int(rng.integers(len(MEASURED_KINDS)))]
         batch_size = int(rng.choice([1_024, 65_536]))
         tables = tuple(

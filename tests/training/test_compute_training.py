@@ -11,19 +11,20 @@ import torch
 from benchmarks.held_rows import HeldRows
 from service.cost_models.compute import ComputeModel
 from service.cost_models.features import FEATURES_VERSION
-from service.domain.errors import DamagedArtifact, TooFewMeasurements
-from service.domain.measurements import ComputeMeasurement, Split, table_part
+from service.domain.errors import DamagedArtifact, ModelStoreUnwritable, TooFewMeasurements
+from service.domain.measurements import ComputeMeasurement, Split
 from service.domain.tables import DataType, Optimizer, Table
 from service.domain.versions import Version
-from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore
+from service.training.communication_trainer import CommunicationTraining
 from service.training.compute_dataset import data_fingerprint, measured_domain, measurements_dataset
 from service.training.compute_evaluation import predict
 from service.training.compute_predictions import metrics_on
 from service.training.compute_trainer import ComputeTraining, train_compute, train_network
 from service.training.metrics import metrics
 from service.usecases.evaluate_models import evaluate_compute_version
-from service.usecases.train_models import LEAST_FOR_INTERVALS, train_compute_version
+from service.usecases.train_models import LEAST_FOR_INTERVALS, train_communication_version, train_compute_version
+from tests.training.data_sheet_machine import pool_by_part
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUICK = ComputeTraining(epochs=60)
@@ -32,11 +33,7 @@ QUICK = ComputeTraining(epochs=60)
 def synthetic(count: int) -> list[ComputeMeasurement]:
     """Measurements whose costs follow a simple law of lookups and bytes, with 3% noise."""
     rng = np.random.default_rng(0)
-    parts: dict[Split, list[Table]] = {split: [] for split in Split}
-    for table in generated_pool():
-        if table.pooling_factor:
-            parts[table_part(table)].append(table)
-    found = []
+    parts, found = pool_by_part(), []
     for index in range(count):
         batch_size = int(rng.choice([2048, 8192]))
         pool = parts[[*Split][int(rng.choice(3, p=[0.7, 0.15, 0.15]))]]
@@ -142,6 +139,15 @@ def test_too_few_measurements_are_refused_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(TooFewMeasurements, match="shardwright profile"):
         train_compute_version("cpu-x", HeldRows(synthetic(20), []), store, QUICK, NOW)
     assert store.latest("cpu-x", "compute") is None
+
+
+def test_nothing_is_trained_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store, few = ModelStore(str(tmp_path / "file" / "models")), HeldRows(synthetic(20), [])
+    with pytest.raises(ModelStoreUnwritable):
+        train_compute_version("cpu-x", few, store, QUICK, NOW)
+    with pytest.raises(ModelStoreUnwritable):
+        train_communication_version("cpu-x", few, store, CommunicationTraining(epochs=1), NOW)
 
 
 def test_intervals_are_not_fitted_to_a_few_rows(tmp_path: Path) -> None:

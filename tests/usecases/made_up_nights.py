@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import Engine
 
 from service.cost_models.communication import exchange_quantities
-from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split, table_part
+from service.domain.measurements import CommunicationMeasurement, ComputeMeasurement, Split
 from service.domain.tables import Optimizer, Table
 from service.profiling.pools import generated_pool
 from service.registry.store import ModelStore
@@ -20,12 +20,11 @@ from service.storage.trainings import TrainingRepository
 from service.training.communication_trainer import CommunicationTraining
 from service.training.compute_trainer import ComputeTraining
 from service.usecases.retraining_works import Recipes, Retraining
+from tests.training.data_sheet_machine import pool_by_part
 
 HARDWARE = "cpu-x"
 ENVIRONMENT = {"device": "a processor", "bench": "1"}
 NARROW, WIDE = (8, 16, 32), (128, 256)
-POOL = [table for table in generated_pool() if table.pooling_factor]
-BY_PART = {split: [table for table in POOL if table_part(table) is split] for split in Split}
 RECIPES = Recipes(
     generated_pool(512),
     compute=ComputeTraining(epochs=40, table_hidden=24, embedding=10, head_hidden=12),
@@ -55,7 +54,7 @@ def combinations(
     """Measurements that follow ``law`` with 3% noise, one a second; 60% train, 20% validation, 20% test."""
     rng, found = np.random.default_rng(seed), []
     for index in range(count):
-        pool = BY_PART[[*Split][int(rng.choice(3, p=[0.6, 0.2, 0.2]))]]
+        pool = pool_by_part()[[*Split][int(rng.choice(3, p=[0.6, 0.2, 0.2]))]]
         drawn = [pool[int(rng.integers(len(pool)))] for _ in range(int(rng.integers(1, 5)))]
         tables = tuple(replace(table, embedding_dim=int(rng.choice(dims))) for table in drawn)
         batch_size = int(rng.choice([2048, 8192]))

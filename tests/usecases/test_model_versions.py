@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
-from service.domain.errors import DamagedArtifact, NothingToRollBackTo, UnknownModelVersion
+from service.domain.errors import DamagedArtifact, NothingToRollBackTo, StorageUnavailable, UnknownModelVersion
 from service.domain.version_ports import PromotionChange
 from service.domain.versions import Promotion, Version
 from service.registry.store import ModelStore
@@ -199,6 +199,27 @@ def test_what_an_ended_prune_left_is_deleted_by_the_next(
     (tmp_path / "cpu-x" / "compute" / "1" / "manifest.json").unlink()
     assert prune(store, promotions, set(), keep=1) == [Old("cpu-x/compute/1", None), Old("cpu-x/compute/2", None)]
     assert [path.name for path in (tmp_path / "cpu-x" / "compute").iterdir()] == ["3"]
+
+
+def test_a_prune_that_the_database_ended_deletes_nothing_more(
+    store: ModelStore, promotions: PromotionRepository, engine: Engine, tmp_path: Path
+) -> None:
+    class Slow(ModelStore):
+        """Takes so long over a deletion that the database ends the change, and others may promote again."""
+
+        def delete(self, hardware: str, model: str, number: int) -> None:
+            super().delete(hardware, model, number)
+            with engine.connect() as other:
+                others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                other.execute(text(f"{others} AND pid <> pg_backend_pid()"))
+
+    for seed in (4, 5):
+        store.write(*MODEL, weights(seed), FACTS)
+    with pytest.raises(StorageUnavailable):
+        prune(Slow(str(tmp_path)), promotions, set(), keep=1)
+    assert [version.number for version in store.versions(*MODEL)] == [2, 3, 4, 5]
+    # What it would have deleted next can be promoted.
+    _promote(store, promotions, 2)
 
 
 def test_the_newest_version_is_never_pruned(store: ModelStore, promotions: PromotionRepository) -> None:

@@ -1,5 +1,6 @@
 """Retraining on a real database: what is better serves, what is not changes nothing, and all of it is written down."""
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +33,8 @@ from service.usecases.model_versions import promote, rollback, serving_version
 from service.usecases.retrain import retrain
 from service.usecases.retraining_works import Retraining
 from service.usecases.train_policies import PolicyTasks
+from tests.training.data_sheet_machine import pool_by_part
 from tests.usecases.made_up_nights import (
-    BY_PART,
     ENVIRONMENT,
     HARDWARE,
     RECIPES,
@@ -91,7 +92,7 @@ def test_a_night_of_new_tables_is_promoted_and_the_next_plan_errs_less(first: Ni
     held_out = [row for row in new if row.split is Split.TEST]
     errors = [metrics_on(first.store.compute(Version.parse(name)), held_out)["total"].mape for name in (FIRST, SECOND)]
     assert errors[1] < errors[0] / 2
-    tables = tuple(replace(t, name=f"t{i}", embedding_dim=128) for i, t in enumerate(BY_PART[Split.TEST][:6]))
+    tables = tuple(replace(t, name=f"t{i}", embedding_dim=128) for i, t in enumerate(pool_by_part()[Split.TEST][:6]))
     problem = Problem(tables, Topology(HARDWARE, (64 * GIB,) * 2), 8192, Optimizer.SGD)
     serving = {kind: _serves(first, (HARDWARE, kind)) for kind in (COMPUTE, COMMUNICATION)}
     plan = make_plan(problem, first.store.cost_models(HARDWARE, serving), Algorithm.DIM_GREEDY, 0, Deadline())
@@ -152,6 +153,21 @@ def test_without_anything_new_nothing_is_trained(first: Night) -> None:
     assert [o.ended.value for o in first.trainings.of_model(*MODEL, 10)] == [
         "refused", "nothing_new", "nothing_new", "refused", "nothing_new", "promoted",
     ]  # fmt: skip
+
+
+def test_where_nothing_can_be_written_nothing_is_trained(first: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    first.measurements.add_compute_many(combinations("second", 250, later(), WIDE, seed=1))
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", read_only)
+        patched.setattr("service.usecases.retraining_works.fit_compute", pytest.fail)
+        outcome = _again(first)
+    assert outcome.ended is Ended.FAILED
+    assert "cannot be written to: [Errno 30] Read-only file system" in outcome.reason
+    assert _again(first).trained == SECOND
 
 
 def test_what_was_rolled_back_is_not_promoted_again_from_the_same_data(first: Night) -> None:

@@ -11,7 +11,7 @@ from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from shardwright_client import tables as client_tables
-from shardwright_client.torchrec.errors import NotModelled
+from shardwright_client.torchrec.errors import NotModelled, together
 
 _PLANNED = sharder_name(EmbeddingBagCollection)
 _DATA_TYPES: dict[Any, client_tables.DataType] = {DataType.FP32: "fp32", DataType.FP16: "fp16", DataType.BF16: "bf16"}
@@ -70,7 +70,7 @@ def find_tables(module: nn.Module, sharders: Sequence[Any]) -> tuple[ModuleTable
     A table is named as in its module; where several modules have the name, as ``path/table``.
 
     Raises:
-        NotModelled: TorchRec would shard what Shardwright does not plan.
+        NotModelled: TorchRec would shard what Shardwright does not plan; names every table at fault.
     """
     by_type = {sharder_name(sharder.module_type): sharder for sharder in sharders}
     found = [
@@ -78,6 +78,9 @@ def find_tables(module: nn.Module, sharders: Sequence[Any]) -> tuple[ModuleTable
         for path, collection, sharder in _sharded(module, by_type)
         for config in _planned_configs(path, collection, sharder)
     ]
+    faults = [fault for path, config, _, _ in found for fault in _faults(told_table(path, config.name), config)]
+    if faults:
+        raise NotModelled(together(faults))
     names = _unique_names([(path, config.name) for path, config, _, _ in found])
     return tuple(_table(name, *each) for name, each in zip(names, found, strict=True))
 
@@ -114,18 +117,19 @@ def _unique_names(keys: Sequence[tuple[str, str]]) -> list[str]:
     return names
 
 
-def _table(name: str, path: str, config: Any, collection: Any, sharder: Any) -> ModuleTable:
-    told = told_table(path, config.name)
+def _faults(told: str, config: Any) -> Iterator[str]:
+    """What no model describes about a table."""
     if config.data_type not in _DATA_TYPES:
-        raise NotModelled(f"{told} has data_type {config.data_type.value}: modelled are fp32, fp16 and bf16")
+        yield f"{told} has data_type {config.data_type.value}: modelled are fp32, fp16 and bf16"
     if config.pooling not in _POOLING_MODES:
-        raise NotModelled(f"{told} has pooling {config.pooling.value}: modelled are sum and mean")
+        yield f"{told} has pooling {config.pooling.value}: modelled are sum and mean"
     if config.embedding_dim % _COLUMN_MULTIPLE:
-        raise NotModelled(
-            f"{told} has {config.embedding_dim} columns: modelled are multiples of {_COLUMN_MULTIPLE}, make it wider"
-        )
+        yield f"{told} has {config.embedding_dim} columns: modelled are multiples of {_COLUMN_MULTIPLE}, make it wider"
     if config.use_virtual_table or config.num_embeddings_post_pruning is not None:
-        raise NotModelled(f"{told} is a virtual or pruned table: only tables that hold all their rows are modelled")
+        yield f"{told} is a virtual or pruned table: only tables that hold all their rows are modelled"
+
+
+def _table(name: str, path: str, config: Any, collection: Any, sharder: Any) -> ModuleTable:
     return ModuleTable(
         name,
         path,

@@ -40,7 +40,7 @@ class PlanObserver:
         environment: of the machine, added to the versions of the libraries and the device's name.
 
     Raises:
-        InvalidArgument: steps are not counted from 1 up.
+        InvalidArgument: steps are not counted from 1 up, or the plan is none of the service.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class PlanObserver:
     ) -> None:
         if not 1 <= sample_every <= report_every or first_step < 0:
             raise InvalidArgument("sample_every must be from 1 to report_every, and first_step not below 0")
+        if plan is not None and not isinstance(plan, Plan):
+            raise InvalidArgument(f"plan must be ShardwrightPlanner.answer, not {type(plan).__name__}")
         self._every, self._report_every = sample_every, report_every
         self._first = self._step = self._begin = first_step
         self._clock = CudaClock() if _on_gpu(model) else HostClock()

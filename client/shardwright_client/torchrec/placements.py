@@ -74,8 +74,10 @@ def to_shards(plan: ShardingPlan, tables: Sequence[ModuleTable]) -> tuple[Shard,
 
     Raises:
         NotModelled: it shards a table otherwise, or keeps its weights elsewhere than on the device.
-        InvalidArgument: it lacks a table, or has others.
+        InvalidArgument: it lacks a table, has others, or is none.
     """
+    if not isinstance(plan, ShardingPlan):
+        raise InvalidArgument(f"plan must be a ShardingPlan of TorchRec, not {type(plan).__name__}")
     planned = {(path, name) for path, module in plan.plan.items() for name in module}
     known = {(table.path, table.table): table for table in tables}
     if planned != set(known):

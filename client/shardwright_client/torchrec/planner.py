@@ -4,19 +4,27 @@ import logging
 import os
 import pickle
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan
 
 from shardwright_client.client import Client
-from shardwright_client.errors import Busy, ConnectionFailed, ServiceFailed, ShardwrightError, Timeout
+from shardwright_client.errors import (
+    Busy,
+    ConnectionFailed,
+    Infeasible,
+    InvalidArgument,
+    ServiceFailed,
+    ShardwrightError,
+    Timeout,
+)
 from shardwright_client.json_values import Json, encoded
 from shardwright_client.plans import Estimate, Plan
 from shardwright_client.tables import Optimizer
@@ -52,8 +60,9 @@ class _Outcome:
 class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # TorchRec has no types
     """Plans with a Shardwright service where ``EmbeddingShardingPlanner`` was used; takes its arguments too.
 
-    ``topology``, ``batch_size`` (of a rank), ``constraints`` and ``storage_reservation`` mean what they mean there;
-    ``timeout_seconds`` is the plan's ``time_limit_ms``. The rest is for TorchRec's planner, should it have to stand in.
+    ``topology``, ``batch_size`` (of a rank), ``constraints`` and ``storage_reservation`` mean what they mean there, but
+    that a batch size must be given, where TorchRec's planner takes 512; ``timeout_seconds`` is the plan's
+    ``time_limit_ms``. The rest is for TorchRec's planner, should it have to stand in.
     Tables are planned as if their lookups had no weights.
 
     Attributes:
@@ -63,6 +72,8 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
 
     def __init__(
         self,
+        topology: Topology | None = None,
+        batch_size: int | None = None,
         *arguments: Any,
         hardware: str,
         client: Client | None = None,
@@ -76,6 +87,8 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         """Asks nothing yet.
 
         Args:
+            topology: the ranks; None for TorchRec's own idea of the process group.
+            batch_size: samples of a rank in a step.
             *arguments: of TorchRec's planner.
             hardware: key of the service's cost models, for example ``cpu-fbgemm`` or ``h100``.
             client: None for one that the environment describes; only the rank that asks makes it.
@@ -90,8 +103,13 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
 
         Raises:
             NotModelled: callbacks or a plan loader are given, which work on TorchRec's own search.
+            InvalidArgument: ``batch_size`` or ``request`` is none.
         """
-        super().__init__(*arguments, **further)
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise InvalidArgument(f"batch_size must be the samples of a rank in a step, 1 or more, is {batch_size!r}")
+        if not isinstance(request or {}, Mapping):
+            raise InvalidArgument(f"request must be a mapping of members of POST /plan, is a {type(request).__name__}")
+        super().__init__(topology, batch_size, *arguments, **further)
         if self._callbacks or self.plan_loader is not None:
             raise NotModelled("callbacks and plan_loader work on TorchRec's own search: leave them out")
         self._hardware, self._client, self._optimizer = hardware, client, optimizer
@@ -109,6 +127,7 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         self.answer = None
         question = self.question(module, sharders)
         if not question.tables:
+            logger.warning("nothing is planned: the model has no module with tables that a sharder is for")
             return ShardingPlan({})
         try:
             with self._service() as client:
@@ -118,6 +137,12 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
                 raise
             logger.warning("TorchRec's planner stands in for Shardwright's, fallback is on: %s", error)
             return super().plan(module, list(sharders))
+        except Infeasible:
+            logger.warning(
+                "bytes of a rank for tables are what the topology gives less what %s keeps for inputs and the dense "
+                "part: %s", type(self._storage_reservation).__name__, question.request["devices"]["memory_bytes"],
+            )  # fmt: skip
+            raise
         logger.info(
             "Shardwright plan %s: %.3f ms a step predicted for the slowest of %d ranks",
             self.answer.plan_id, self.answer.max_cost_ms, self._topology.world_size,
@@ -142,11 +167,18 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
 
         Raises:
             ShardwrightError: as ``plan``, on every rank.
+            InvalidArgument: there is no group, or the topology has more ranks, on every rank.
         """
+        if pg is None and not dist.is_initialized():
+            raise InvalidArgument(
+                "there is no process group: call torch.distributed.init_process_group first; a process that is alone "
+                "calls plan instead"
+            )
         group = pg or dist.group.WORLD
         told: list[Any] = [None]
         if dist.get_rank(group) == 0:
-            told = [self._outcome(module, get_default_sharders() if sharders is None else sharders)]
+            sharders = get_default_sharders() if sharders is None else sharders
+            told = [self._outcome(module, sharders, dist.get_world_size(group))]
         dist.broadcast_object_list(told, group=group, group_src=0)
         outcome: _Outcome = told[0]
         self.answer, self.launch_id = outcome.answer, outcome.launch_id
@@ -178,6 +210,10 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         tables = find_tables(module, sharders)
         if not tables:
             return Question((), {})
+        names = {table.table for table in tables}
+        strange = sorted(name for name in self._constraints or {} if name not in names)
+        if strange:
+            logger.warning("constraints name tables that the sharders have none of: %s", ", ".join(strange))
         weighted = [table.name for table in tables if table.weighted]
         if weighted:
             logger.warning("costs are predicted as if lookups had no weights, but %s have", ", ".join(weighted))
@@ -202,12 +238,22 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             further=further,
         )
 
-    def _outcome(self, module: nn.Module, sharders: Sequence[Any]) -> _Outcome:
+    def _outcome(self, module: nn.Module, sharders: Sequence[Any], ranks: int) -> _Outcome:
         """A plan or an error; nothing else may leave rank 0, or the others would wait for it."""
         try:
+            self._check_ranks(ranks)
             return _Outcome(self.plan(module, sharders), self.answer, self.launch_id, None)
         except Exception as error:
             return _Outcome(None, None, self.launch_id, _picklable(error))
+
+    def _check_ranks(self, ranks: int) -> None:
+        planned = self._topology.world_size
+        if planned > ranks:
+            raise InvalidArgument(
+                f"the topology has {planned} ranks but the process group {ranks}: make one of world_size {ranks}"
+            )
+        if planned < ranks:
+            logger.warning("the plan is for %d ranks, as the topology says; the process group has %d", planned, ranks)
 
     @contextmanager
     def _service(self) -> Iterator[Client]:

@@ -8,9 +8,10 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.constants import POOLING_FACTOR
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 
+from shardwright_client.errors import InvalidArgument
 from shardwright_client.json_values import Json, encoded
 from shardwright_client.tables import Constraints, Devices, Optimizer, ShardingType, Table
-from shardwright_client.torchrec.errors import NotModelled
+from shardwright_client.torchrec.errors import NotModelled, together
 from shardwright_client.torchrec.modules import ModuleTable
 from shardwright_client.torchrec.optimizers import fused_optimizer
 from shardwright_client.torchrec.placements import COLUMN_WISE, TABLE_WISE
@@ -58,13 +59,16 @@ def model_question(
 
     Raises:
         NotModelled: something is asked for that Shardwright has no model of.
+        InvalidArgument: no memory is left for tables, or ``further`` is none.
     """
     by_table = constraints or {}
     rules = [(table, by_table[table.table]) for table in tables if table.table in by_table]
     for table, rule in rules:
         _check_modelled(table, rule, topology.compute_device)
     own = dict(further or {})
-    allowed = encoded(_plan_constraints(rules)) | dict(own.pop("constraints", {}))
+    added = own.pop("constraints", {})
+    if not isinstance(added, Mapping):
+        raise InvalidArgument(f"constraints of a request must be a mapping of members, not {type(added).__name__}")
     request = {
         "tables": [
             encoded(_table(table, by_table.get(table.table), (lookups or {}).get(table.name))) for table in tables
@@ -72,8 +76,9 @@ def model_question(
         "devices": encoded(_devices(topology, hardware)),
         "global_batch_size": batch_size * topology.world_size,
         "optimizer": optimizer or fused_optimizer(tables),
-        "constraints": allowed,
+        "constraints": encoded(_plan_constraints(rules)) | added,
     }
+    _check_operator(tables, request["optimizer"], topology.compute_device)
     return Question(tuple(tables), request | own)
 
 
@@ -104,6 +109,13 @@ def _pooling_factor(table: ModuleTable, rule: ParameterConstraints | None) -> fl
 def _devices(topology: Topology, hardware: str) -> Devices:
     on_gpu = topology.compute_device != "cpu"
     memory = [int(device.storage.hbm if on_gpu else device.storage.ddr) for device in topology.devices]
+    without = [rank for rank, left in enumerate(memory) if left < 1]
+    if without:
+        raise InvalidArgument(
+            f"no memory of rank {without[0]} is left for tables: the storage reservation takes all that the topology "
+            f"gives, for inputs and the dense part. Give it more ({'hbm' if on_gpu else 'ddr'}_cap), a smaller batch, "
+            "or another storage_reservation"
+        )
     return Devices(topology.world_size, memory[0] if len(set(memory)) == 1 else memory, hardware)
 
 
@@ -134,3 +146,14 @@ def _check_modelled(table: ModuleTable, rule: ParameterConstraints, compute_devi
     for refusal, asked in refusals.items():
         if asked:
             raise NotModelled(f"constraints give {table.told} {refusal}, or plan with TorchRec")
+
+
+def _check_operator(tables: Sequence[ModuleTable], optimizer: str, compute_device: str) -> None:
+    """FBGEMM's operator can do less on a CPU, and says so only when training runs."""
+    if compute_device != "cpu":
+        return
+    if optimizer == "adam":
+        raise NotModelled("FBGEMM's operator has no adam on a CPU: train by sgd, rowwise_adagrad or adagrad")
+    unable = [f"{table.told} has data_type bf16" for table in tables if table.data_type == "bf16"]
+    if unable:
+        raise NotModelled(f"{together(unable)}: FBGEMM's operator has none on a CPU, give it fp32 or fp16")

@@ -3,7 +3,9 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from shardwright_client.client import Client
 from shardwright_client.observations import Observation, ObservationsRequest
@@ -41,11 +43,12 @@ class Reporter:
 
     def close(self, timeout_s: float) -> None:
         """Waits until all is sent, for so many seconds at most."""
-        try:
+        due = time.monotonic() + timeout_s
+        with suppress(queue.Full):
             self._waiting.put(None, timeout=timeout_s)
-        except queue.Full:
-            return
-        self._thread.join(timeout_s)
+        self._thread.join(max(0.0, due - time.monotonic()))
+        if self._thread.is_alive():
+            logger.warning("the last reports are not sent after %g s and are not waited for", timeout_s)
 
     def _send_all(self) -> None:
         while (observation := self._waiting.get()) is not None:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardwright_client.errors import InvalidArgument
 from shardwright_client.tables import ReuseHistogram
+from shardwright_client.torchrec.errors import together
 from shardwright_client.torchrec.modules import ModuleTable
 
 BINS = 17
@@ -40,13 +42,34 @@ def measured_lookups(tables: Sequence[ModuleTable], samples: Sequence[Any]) -> M
             over all ranks are best.
 
     Raises:
-        InvalidArgument: a feature is missing, or an id is no row of its table; names both.
+        InvalidArgument: they are no KeyedJaggedTensors, a feature is missing, or an id is no row of its table; names
+            what is at fault.
     """
-    batch_size = sum(sample.stride() for sample in samples)
+    batch_size = _batch_size(samples)
+    by_feature = [sample.to_dict() for sample in samples]
+    lacking = [
+        f"feature {feature!r} of {table.told}"
+        for table in tables
+        for feature in table.features
+        if any(feature not in sample for sample in by_feature)
+    ]
+    if lacking:
+        raise InvalidArgument(f"samples lack {together(lacking)}: each must have every feature of every table")
+    return {table.name: _lookups(_ids(table, by_feature), batch_size) for table in tables}
+
+
+def _batch_size(samples: Sequence[Any]) -> int:
+    if not isinstance(samples, Sequence):
+        raise InvalidArgument(f"samples must be a list of KeyedJaggedTensors, are a {type(samples).__name__}")
+    others = [type(sample).__name__ for sample in samples if not isinstance(sample, KeyedJaggedTensor)]
+    if others:
+        raise InvalidArgument(f"samples must be KeyedJaggedTensors, one of them is a {others[0]}")
+    if any(sample.variable_stride_per_key() for sample in samples):
+        raise InvalidArgument("samples must have one batch size for all features: variable batches are not modelled")
+    batch_size = sum(int(sample.stride()) for sample in samples)
     if not batch_size:
         raise InvalidArgument("samples must have one sample at least")
-    by_feature = [sample.to_dict() for sample in samples]
-    return {table.name: _lookups(_ids(table, by_feature), batch_size) for table in tables}
+    return batch_size
 
 
 def _ids(table: ModuleTable, samples: Sequence[Mapping[str, Any]]) -> torch.Tensor:
@@ -54,8 +77,6 @@ def _ids(table: ModuleTable, samples: Sequence[Mapping[str, Any]]) -> torch.Tens
     found = [torch.empty(0, dtype=torch.int64)]
     for feature in table.features:
         for sample in samples:
-            if feature not in sample:
-                raise InvalidArgument(f"samples lack feature {feature!r} of {table.told}")
             ids = sample[feature].values().detach().to("cpu", torch.int64)
             if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < table.num_embeddings:
                 raise InvalidArgument(

@@ -13,14 +13,17 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardedTensor, ShardingPlan
 
-from shardwright_client import Client, Shard
+from shardwright_client import Client, Plan, Shard
 from shardwright_client.torchrec import PlanObserver, ShardwrightPlanner, find_tables, to_sharding_plan, to_shards
 from shardwright_client.torchrec.timing import HostClock
 from tests.client.adapter.models import LEARNING_RATE, STEPS, Model, batch, loss_of, seeded_model, sharder, topology
 
+LAUNCH_TIMEOUT_S = 300
+PLAN = Plan("p" * 32, "complete", True, "auto", (), (), 1.0, {}, (), 1.0)
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
 
 
@@ -66,9 +69,35 @@ def train_all(folder: Path, url: str, ranks: int, trainings: Sequence[Training],
         return [_trained(client, ranks, training, rank) for training in trainings]
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[DistributedModelParallel]:
+    """A model on the one rank of a group, tables whole and cut."""
+    whole = seeded_model()
+    tables = find_tables(whole, [sharder()])
+    shards = [
+        Shard(table.name, columns, 0)
+        for table in tables
+        for columns in ([(0, 8), (8, table.embedding_dim)] if table.name == "dog" else [(0, table.embedding_dim)])
+    ]
+    with joined(folder, 1, 0):
+        plan = to_sharding_plan(shards, tables, "cpu", 1)
+        yield DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=[sharder()])
+
+
+def train_alone(model: Any, observer: PlanObserver, steps: int) -> list[float]:
+    """The losses of so many observed steps."""
+    losses = []
+    for step in range(steps):
+        loss = loss_of(model, batch(step, 0))
+        loss.backward()  # type: ignore[no-untyped-call]
+        observer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def planner(client: Client, ranks: int, **options: Any) -> ShardwrightPlanner:
-    options = {"request": {"algorithm": "dim_greedy"}} | options
-    return ShardwrightPlanner(topology(ranks), 6, hardware="fake", client=client, **options)
+    options = {"hardware": "fake", "request": {"algorithm": "dim_greedy"}} | options
+    return ShardwrightPlanner(topology(ranks), 6, client=client, **options)
 
 
 def ask_all(folder: Path, urls: Sequence[str], ranks: int, rank: int) -> list[Any]:
@@ -81,9 +110,15 @@ def ask_all(folder: Path, urls: Sequence[str], ranks: int, rank: int) -> list[An
         return answers
 
 
-def _plan_or_error(client: Client, ranks: int) -> Any:
+def ask_slowly(folder: Path, url: str, ranks: int, rank: int) -> Any:
+    """What a rank is told by a service that takes its time."""
+    with joined(folder, ranks, rank), Client(url, timeout_s=LAUNCH_TIMEOUT_S) as client:
+        return _plan_or_error(client, ranks, hardware="slow", timeout_seconds=20)
+
+
+def _plan_or_error(client: Client, ranks: int, **options: Any) -> Any:
     model = Model("meta")
-    asking = planner(client, ranks)
+    asking = planner(client, ranks, **options)
     try:
         plan = asking.collective_plan(model, [sharder()])
     except Exception as error:
@@ -100,7 +135,7 @@ def _trained(client: Client, ranks: int, training: Training, rank: int) -> Train
         plan = asking.collective_plan(Model("meta"), sharders)
     else:
         plan = to_sharding_plan(training.shards, tables, "cpu", ranks)
-    model = _sharded(whole, plan, sharders)
+    model = sharded(whole, plan, sharders)
     dense = torch.optim.SGD([p for name, p in model.named_parameters() if "top" in name], lr=LEARNING_RATE)
     observed = asking.answer if training.observed else None
     losses = []
@@ -126,7 +161,7 @@ def _break(_: HostClock) -> None:
     raise RuntimeError("no such clock")
 
 
-def _sharded(whole: Model, plan: ShardingPlan, sharders: Sequence[Any]) -> DistributedModelParallel:
+def sharded(whole: nn.Module, plan: ShardingPlan, sharders: Sequence[Any]) -> DistributedModelParallel:
     """The model with its tables sharded and their weights as before."""
     weights = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
     model = DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=list(sharders))

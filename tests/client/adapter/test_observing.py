@@ -1,6 +1,10 @@
 """Steps are measured, gathered and sent; whatever goes wrong there, the training goes on."""
 
 import logging
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +14,16 @@ import pytest
 import torch
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
-from shardwright_client import Client, InvalidArgument, Observation, Plan, Shard
-from shardwright_client.torchrec import PlanObserver, find_tables, timing, to_sharding_plan
+from benchmarks.observing import EVERY, measured, report
+from shardwright_client import Client, InvalidArgument, Observation
+from shardwright_client.torchrec import PlanObserver, timing
 from shardwright_client.torchrec.reporting import Reporter
-from tests.client.adapter.models import batch, loss_of, seeded_model, sharder
-from tests.client.adapter.ranks import joined
+from tests.client.adapter.models import batch, loss_of, seeded_model
+from tests.client.adapter.ranks import PLAN, alone, train_alone
+from tests.client.asked import silent_server
+from tests.client.conftest import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-PLAN = Plan("p" * 32, "complete", True, "auto", (), (), 1.0, {}, (), 1.0)
 
 
 @dataclass
@@ -37,35 +42,17 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Iterator[DistributedModelParallel]:
-    """A model on the one rank of a group, tables whole and cut."""
+    """A model on the one rank of a group."""
     before = logging.root.manager.disable
-    whole = seeded_model()
-    tables = find_tables(whole, [sharder()])
-    shards = [
-        Shard(table.name, columns, 0)
-        for table in tables
-        for columns in ([(0, 8), (8, table.embedding_dim)] if table.name == "dog" else [(0, table.embedding_dim)])
-    ]
-    with joined(tmp_path, 1, 0):
+    with alone(tmp_path) as sharded:
         logging.disable(before)
-        plan = to_sharding_plan(shards, tables, "cpu", 1)
-        yield DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=[sharder()])
+        yield sharded
     logging.disable(before)
-
-
-def _train(model: Any, observer: PlanObserver, steps: int) -> list[float]:
-    losses = []
-    for step in range(steps):
-        loss = loss_of(model, batch(step, 0))
-        loss.backward()  # type: ignore[no-untyped-call]
-        observer.step()
-        losses.append(loss.item())
-    return losses
 
 
 def test_sampled_steps_are_gathered_into_ranges(model: DistributedModelParallel, told: Told) -> None:
     with PlanObserver(model, PLAN, sample_every=2, report_every=4, first_step=100) as observer:
-        _train(model, observer, 11)
+        train_alone(model, observer, 11)
         assert [observation.steps for observation in told.observations] == [(100, 104), (104, 108)]
     assert [observation.steps for observation in told.observations] == [(100, 104), (104, 108), (108, 111)]
     for observation in told.observations:
@@ -85,7 +72,7 @@ def test_parts_are_between_their_marks(
     ticks = iter(range(10_000))
     monkeypatch.setattr(timing.HostClock, "mark", lambda _: next(ticks) / 1000)
     with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
-        _train(model, observer, 2)
+        train_alone(model, observer, 2)
     for observation in told.observations:
         assert (observation.forward_compute_ms, observation.forward_comm_ms) == pytest.approx((2 + 1, 0))
         assert (observation.backward_compute_ms, observation.backward_comm_ms) == pytest.approx((3 + 1, 0))
@@ -111,12 +98,12 @@ def test_measuring_changes_nothing_that_is_computed(model: DistributedModelParal
     torch.manual_seed(0)
     state = {name: parameter.clone() for name, parameter in model.named_parameters()}
     with PlanObserver(model, None) as unobserved:
-        plain = _train(model, unobserved, 4)
+        plain = train_alone(model, unobserved, 4)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(state[name])
     with PlanObserver(model, PLAN, sample_every=1, report_every=4) as observer:
-        assert _train(model, observer, 4) == plain
+        assert train_alone(model, observer, 4) == plain
     assert len(told.observations) == 1
 
 
@@ -126,19 +113,19 @@ def test_evaluation_between_steps_does_not_count(model: DistributedModelParallel
         loss_of(model, batch(0, 0))
         observer.step()
         model.train()
-        _train(model, observer, 1)
+        train_alone(model, observer, 1)
     assert [observation.steps for observation in told.observations] == [(1, 2)]
 
 
 def test_a_plan_of_another_planner_is_not_observed(model: DistributedModelParallel, told: Told) -> None:
     with PlanObserver(model, None, sample_every=1, report_every=1) as observer:
-        _train(model, observer, 2)
+        train_alone(model, observer, 2)
     assert not told.observations
 
 
 def test_a_model_that_is_not_sharded_is_told_of(told: Told, caplog: pytest.LogCaptureFixture) -> None:
     with PlanObserver(seeded_model(), PLAN, sample_every=1, report_every=1) as observer:
-        _train(seeded_model(), observer, 1)
+        train_alone(seeded_model(), observer, 1)
     assert "no sharded EmbeddingBagCollection is observed" in caplog.text
     assert not told.observations
 
@@ -152,7 +139,7 @@ def test_a_clock_that_breaks_ends_the_observing_alone(
 
     monkeypatch.setattr(timing.HostClock, broken, fail)
     with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
-        assert len(_train(model, observer, 3)) == 3
+        assert len(train_alone(model, observer, 3)) == 3
     assert not told.observations
     assert caplog.text.count("training goes on") == 1
     assert "no such clock" in caplog.text
@@ -163,9 +150,38 @@ def test_a_service_that_is_away_is_logged(model: DistributedModelParallel, caplo
         Client("http://127.0.0.1:9", timeout_s=0.2) as client,
         PlanObserver(model, PLAN, client=client, sample_every=1, report_every=1) as observer,
     ):
-        assert len(_train(model, observer, 2)) == 2
+        assert len(train_alone(model, observer, 2)) == 2
     assert "steps [0, 1] are not observed: POST http://127.0.0.1:9/plans/" in caplog.text
     assert "steps [1, 2] are not observed" in caplog.text
+
+
+def test_a_service_that_never_answers_is_not_waited_for(
+    model: DistributedModelParallel, caplog: pytest.LogCaptureFixture
+) -> None:
+    with silent_server() as url, Client(url, timeout_s=20) as client:
+        observer = PlanObserver(model, PLAN, client=client, sample_every=1, report_every=1)
+        began = time.monotonic()
+        assert len(train_alone(model, observer, 80)) == 80
+        observer.close(0.3)
+        assert time.monotonic() - began < 10
+    assert "are not observed: 64 reports wait" in caplog.text
+    assert "the last reports are not sent after 0.3 s and are not waited for" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closing", ["", "0.5"])
+def test_a_service_that_never_answers_keeps_no_process_from_ending(tmp_path: Path, closing: str) -> None:
+    """Closed or not: the thread that waits for the answer ends with the process."""
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "client")))
+    with silent_server() as url:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.client.adapter.unanswered", url, str(tmp_path), closing]
+        environment = os.environ | {"PYTHONPATH": paths}
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as training:
+            assert training.stdout is not None
+            assert training.stdout.readline() == "trained\n"
+            began = time.monotonic()
+            assert training.wait(20) == 0
+            assert time.monotonic() - began < 15
 
 
 def test_no_service_is_named(
@@ -173,8 +189,22 @@ def test_no_service_is_named(
 ) -> None:
     monkeypatch.delenv("SHARDWRIGHT_URL", raising=False)
     with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
-        assert len(_train(model, observer, 1)) == 1
+        assert len(train_alone(model, observer, 1)) == 1
     assert "SHARDWRIGHT_URL" in caplog.text
+
+
+@pytest.mark.slow
+def test_the_benchmark_compares_blocks_of_steps() -> None:
+    blocks = measured(2, 5)
+    assert {name: len(of_blocks) for name, of_blocks in blocks.items()} == dict.fromkeys(EVERY, 2)
+    plain, *_ = report(blocks)
+    assert "measured none: " in plain
+    assert "1.000 of unobserved" in plain
+
+
+def test_torchrecs_plan_is_not_the_services(model: DistributedModelParallel) -> None:
+    with pytest.raises(InvalidArgument, match=r"plan must be ShardwrightPlanner\.answer, not ShardingPlan"):
+        PlanObserver(model, model.plan)
 
 
 @pytest.mark.parametrize("numbers", [{"sample_every": 0}, {"sample_every": 3, "report_every": 2}, {"first_step": -1}])

@@ -4,7 +4,7 @@ import logging
 import pickle
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterCons
 from torchrec.distributed.types import ShardingPlanner
 
 from service.profiling.ranks import run_ranks
-from shardwright_client import Client, ConnectionFailed, Infeasible, InvalidArgument, InvalidRequest
+from shardwright_client import Client
 from shardwright_client.torchrec import (
     NotModelled,
     ShardwrightPlanner,
@@ -26,28 +26,15 @@ from shardwright_client.torchrec import (
     to_shards,
 )
 from tests.api.processes import wait_for
+from tests.client.adapter.conftest import NOWHERE
 from tests.client.adapter.models import Model, batch, collection, config, sharder, topology
-from tests.client.adapter.ranks import ask_all, planner
-from tests.client.conftest import PATIENCE_S, RealService
+from tests.client.adapter.ranks import LAUNCH_TIMEOUT_S, ask_all, ask_slowly, planner
+from tests.client.conftest import RealService
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-NOWHERE = "http://127.0.0.1:9"
 MODELS = 20
-
-
-@pytest.fixture
-def client(real_service: RealService) -> Iterator[Client]:
-    """A client of the service."""
-    with Client(real_service.url) as asked:
-        yield asked
-
-
-@pytest.fixture
-def away() -> Iterator[Client]:
-    """A client of a service that is not there."""
-    with Client(NOWHERE, timeout_s=0.5) as client:
-        yield client
+RANKS = 8
 
 
 def test_the_services_plan_is_torchrecs_plan_and_comes_back_from_its_json(client: Client) -> None:
@@ -96,9 +83,13 @@ def test_a_question_with_measured_samples_is_planned(client: Client) -> None:
     assert not any("reuse" in assumption for assumption in asking.answer.assumptions)
 
 
-def test_a_model_without_tables_asks_nothing(away: Client) -> None:
-    asking = ShardwrightPlanner(topology(2), 6, hardware="fake", client=away)
-    assert asking.plan(nn.Linear(2, 2), [sharder()]).plan == {}
+@pytest.mark.parametrize("ranks", [1, 16])
+def test_any_number_of_ranks_is_planned_for(client: Client, ranks: int) -> None:
+    """One, and more than there are tables."""
+    asking = planner(client, ranks)
+    asking.plan(Model("meta"), [sharder()])
+    assert asking.answer is not None
+    assert len(asking.answer.devices) == ranks
 
 
 def _model(seed: int) -> Any:
@@ -145,28 +136,27 @@ def _shards_told(url: str, launch_id: str, _: int) -> Any:
 
 
 def test_eight_ranks_that_ask_at_once_get_one_plan(real_service: RealService) -> None:
-    with ThreadPoolExecutor(8) as ranks:
-        told = set(ranks.map(partial(_shards_told, real_service.url, "at once"), range(8)))
+    with ThreadPoolExecutor(RANKS) as ranks:
+        told = set(ranks.map(partial(_shards_told, real_service.url, "at once"), range(RANKS)))
     assert len(told) == 1
 
 
 @pytest.mark.slow
-def test_a_service_that_restarts_in_the_middle_of_a_launch_does_not_break_it(real_service: RealService) -> None:
-    ask = partial(_shards_told, real_service.url, "restarted")
-    with ThreadPoolExecutor(8) as ranks:
-        told = list(ranks.map(ask, range(4)))
-        real_service.kill()
-        late = [ranks.submit(ask, rank) for rank in range(4, 8)]
-        real_service.start()
-        told += [rank.result(PATIENCE_S) for rank in late]
-    wait_for(real_service.answers, PATIENCE_S)
-    assert len(set(told)) == 1
-
-
-def test_without_a_service_the_error_says_so(away: Client) -> None:
-    asking = ShardwrightPlanner(topology(2), 6, hardware="fake", client=away)
-    with pytest.raises(ConnectionFailed, match=r"POST http://127\.0\.0\.1:9/plan: the service cannot be reached"):
-        asking.plan(Model("meta"), [sharder()])
+def test_a_service_that_restarts_in_the_middle_of_a_launch_does_not_break_it(
+    real_service: RealService, tmp_path: Path
+) -> None:
+    """Eight ranks plan together; the service is killed while it makes their plan, and started again."""
+    ask = partial(ask_slowly, tmp_path, real_service.url, RANKS)
+    with ThreadPoolExecutor(1) as launcher:
+        launched = launcher.submit(run_ranks, ask, RANKS, LAUNCH_TIMEOUT_S)
+        wait_for(lambda: launched.done() or real_service.plans(), LAUNCH_TIMEOUT_S)
+        real_service.restart()
+        told = launched.result()
+    assert all(each == told[0] for each in told)
+    shards, answer, _ = told[0]
+    assert sorted(shards, key=str) == sorted(answer.shards, key=str)
+    with Client(real_service.url) as client:
+        assert client.get_plan(answer.plan_id) == answer
 
 
 def test_torchrecs_planner_stands_in_and_the_log_says_so(away: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,17 +171,6 @@ def test_torchrecs_planner_stands_in_and_the_log_says_so(away: Client, caplog: p
     assert "cannot be reached" in caplog.text
 
 
-def test_a_no_of_the_service_is_no_reason_to_stand_in(client: Client) -> None:
-    tight = topology(2, ddr_cap=8000)
-    asking = ShardwrightPlanner(tight, 6, hardware="fake", client=client, fallback=True)
-    with pytest.raises(Infeasible):
-        asking.plan(Model("meta"), [sharder()])
-    pinned = {"constraints": {"pin": {"hen": [0]}}}
-    asking = ShardwrightPlanner(topology(2), 6, hardware="fake", client=client, fallback=True, request=pinned)
-    with pytest.raises(InvalidRequest, match="hen"):
-        asking.plan(Model("meta"), [sharder()])
-
-
 def test_which_launch_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def launch_id(**options: Any) -> str:
         return ShardwrightPlanner(topology(2), 6, hardware="fake", **options).launch_id
@@ -203,24 +182,6 @@ def test_which_launch_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
     assert launch_id() == "job 7"
     assert launch_id(launch_id="mine") == "mine"
-
-
-def test_no_service_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SHARDWRIGHT_URL", raising=False)
-    with pytest.raises(InvalidArgument, match="SHARDWRIGHT_URL"):
-        ShardwrightPlanner(topology(2), 6, hardware="fake", fallback=True).plan(Model("meta"), [sharder()])
-
-
-def test_what_works_on_torchrecs_search_is_refused() -> None:
-    with pytest.raises(NotModelled, match="callbacks and plan_loader"):
-        ShardwrightPlanner(topology(2), 6, hardware="fake", callbacks=[lambda options: options])
-
-
-def test_weighted_tables_are_planned_and_the_log_says_how(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    module = collection(config("t", ["f"]), device="meta", is_weighted=True)
-    with caplog.at_level(logging.WARNING, "shardwright_client"):
-        assert planner(client, 2).plan(module, [sharder()]).plan
-    assert "as if lookups had no weights, but t have" in caplog.text
 
 
 @pytest.mark.slow
@@ -247,5 +208,5 @@ def test_an_error_that_cannot_be_sent_is_told_in_words(monkeypatch: pytest.Monke
         raise _Unpicklable
 
     monkeypatch.setattr(asking, "plan", broken)
-    outcome = asking._outcome(Model("meta"), [sharder()])
+    outcome = asking._outcome(Model("meta"), [sharder()], 2)
     assert str(pickle.loads(pickle.dumps(outcome)).error) == "_Unpicklable: held"

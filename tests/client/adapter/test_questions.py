@@ -126,15 +126,33 @@ def test_features_of_a_table_are_counted_together_and_none_is_no_lookup() -> Non
     [
         ([50], "f", "ids from 50 to 50 of feature 'f', but table 't' of module '(the model)' has rows 0 to 49"),
         ([-1], "f", "ids from -1"),
-        ([1], "g", "lack feature 'f' of table 't'"),
+        ([1], "g", "lack feature 'f' of table 't' of module '(the model)'; feature 'f2' of table 'u'"),
     ],
 )
 def test_samples_that_are_not_the_models(ids: list[int], key: str, said: str) -> None:
-    tables = find_tables(collection(config("t", ["f"])), [sharder()])
-    sample = KeyedJaggedTensor.from_lengths_sync([key], torch.tensor(ids), torch.tensor([1]))
+    tables = find_tables(collection(config("t", ["f"]), config("u", ["f2"])), [sharder()])
+    keys = [key] if key == "g" else [key, "f2"]
+    sample = KeyedJaggedTensor.from_lengths_sync(keys, torch.tensor(ids * len(keys)), torch.ones(len(keys)).int())
     with pytest.raises(InvalidArgument) as caught:
         measured_lookups(tables, [sample])
     assert said in str(caught.value)
+
+
+def test_samples_of_another_kind_are_refused() -> None:
+    tables = find_tables(collection(config("t", ["f"])), [sharder()])
+    sample = KeyedJaggedTensor.from_lengths_sync(["f"], torch.tensor([1]), torch.tensor([1]))
+    unlike = KeyedJaggedTensor(
+        ["f", "g"], torch.tensor([1, 1]), lengths=torch.ones(3).int(), stride_per_key_per_rank=[[1], [2]]
+    )
+    for samples, said in (
+        (sample, "samples must be a list of KeyedJaggedTensors, are a KeyedJaggedTensor"),
+        (iter([sample]), "are a list_iterator"),
+        ([sample, torch.ones(2)], "one of them is a Tensor"),
+        ([unlike], "variable batches are not modelled"),
+        ([], "must have one sample at least"),
+    ):
+        with pytest.raises(InvalidArgument, match=said):
+            measured_lookups(tables, samples)  # type: ignore[arg-type]
 
 
 def test_samples_of_a_model_are_its_question() -> None:
@@ -157,7 +175,7 @@ def test_samples_of_a_model_are_its_question() -> None:
 )
 def test_the_sharders_optimizer_is_asked_for(kind: EmbOptimType, name: str) -> None:
     tables = find_tables(Model("meta"), [sharder(kind)])
-    assert model_question(tables, topology(2), 6, "fake").request["optimizer"] == name
+    assert model_question(tables, topology(2, "cuda"), 6, "fake").request["optimizer"] == name
 
 
 def test_the_optimizer_in_backward_precedes_the_sharders() -> None:
@@ -167,7 +185,7 @@ def test_the_optimizer_in_backward_precedes_the_sharders() -> None:
         _asked(module)
     apply_optimizer_in_backward(RowWiseAdagrad, module.second.parameters(), {"lr": 0.1})
     assert _asked(module).request["optimizer"] == "rowwise_adagrad"
-    assert _asked(module, optimizer="adam").request["optimizer"] == "adam"
+    assert _asked(module, optimizer="adagrad").request["optimizer"] == "adagrad"
 
 
 def test_an_optimizer_without_a_model_is_refused() -> None:
@@ -206,6 +224,32 @@ def test_tables_without_a_model_are_refused(changes: Any, said: str) -> None:
     with pytest.raises(NotModelled) as caught:
         find_tables(module, [sharder()])
     assert f"table 't' of module 'm' {said}" in str(caught.value)
+
+
+def test_every_table_without_a_model_is_named_but_for_many() -> None:
+    tables = [config(f"t{i}", [f"f{i}"], dim=18) for i in range(8)]
+    with pytest.raises(NotModelled) as caught:
+        find_tables(collection(*tables, device="meta"), [sharder()])
+    assert "table 't0' of module" in str(caught.value)
+    assert "table 't4' of module" in str(caught.value)
+    assert str(caught.value).endswith("; and 3 more")
+
+
+def test_what_the_operator_lacks_on_a_cpu_is_refused() -> None:
+    module = collection(config("t", ["f"], data_type=DataType.BF16), config("u", ["g"]), device="meta")
+    with pytest.raises(NotModelled, match=r"table 't' of .* has data_type bf16: FBGEMM's operator has none on a CPU"):
+        _asked(module)
+    with pytest.raises(NotModelled, match="no adam on a CPU"):
+        _asked(Model("meta"), optimizer="adam")
+    tables = find_tables(module, [sharder(EmbOptimType.ADAM)])
+    asked = model_question(tables, topology(2, "cuda"), 6, "fake").request
+    assert (asked["tables"][0]["data_type"], asked["optimizer"]) == ("bf16", "adam")
+
+
+def test_memory_that_is_all_reserved_is_told() -> None:
+    tables = find_tables(Model("meta"), [sharder()])
+    with pytest.raises(InvalidArgument, match=r"no memory of rank 0 is left for tables: .*ddr_cap"):
+        model_question(tables, topology(2, ddr_cap=0), 6, "fake")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from service.profiling.ranks import run_ranks
 from shardwright_client import Client, Shard
 from tests.client.adapter.models import TABLE_PATHS, trained_unsharded
 from tests.client.adapter.ranks import OPTIMIZERS, Trained, Training, train_all
+from tests.client.adapter.unusual import MODELS, losses_of_all, unsharded_losses
 from tests.client.conftest import RealService
 
 pytestmark = pytest.mark.slow
@@ -59,6 +60,16 @@ def test_losses_and_weights_are_those_of_an_unsharded_run(
     for training, trained in zip(trainings, answers[0], strict=True):
         if training.observed:
             _check_observed(training, trained, ranks, real_service, service_engine)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_unusual_models_train_as_unsharded(ranks: int, real_service: RealService, tmp_path: Path) -> None:
+    told = run_ranks(partial(losses_of_all, tmp_path, real_service.url, ranks), ranks, TIME_LIMIT_S)
+    assert all(losses == told[0] for losses in told)
+    for name, losses in told[0].items():
+        tolerance = 1e-3 if name == "half precision" else 1e-5
+        assert losses == pytest.approx(unsharded_losses(MODELS[name], ranks), rel=tolerance), name
+        assert losses[0] != losses[1]
 
 
 def _check(training: Training, of_ranks: tuple[Trained, ...]) -> None:
