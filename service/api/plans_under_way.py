@@ -173,11 +173,12 @@ class PlansUnderWay:
                 self._threads.discard(threading.current_thread())
 
     def _renew(self, job: _Job) -> None:
-        if time.monotonic() < job.waited_for_until:
-            self._store.look(job.plan)
         if self._time_is_up():
             job.end("stopping")
-        elif not self._store.renew(job.plan, job.claimant, self.patience.poll_s):
+            return
+        if time.monotonic() < job.waited_for_until:
+            self._store.look(job.plan)
+        if not self._store.renew(job.plan, job.claimant, self.patience.poll_s):
             job.end("nobody waits")
 
     def _time_is_up(self) -> bool:
