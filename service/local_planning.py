@@ -17,6 +17,7 @@ from service.domain.errors import StorageUnavailable
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import CostModels, PlanStore, StoredPlan
 from service.domain.version_ports import ModelSource
+from service.domain.waiting import Waiting
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
@@ -63,6 +64,7 @@ class _LocalPlanner(Planner):
         seed: int,
         deadline: Deadline,
         running: Running | None,
+        waiting: Waiting,
     ) -> PlanResult:
         models = self._source.cost_models(problem.topology.hardware, versions)
         return make_plan(problem, models, algorithm, seed, deadline, running)

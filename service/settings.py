@@ -46,6 +46,12 @@ class Settings(BaseSettings):
     )
     default_time_limit_ms: int = Field(default=2_000, ge=1, description="Time limit of a request that names none.")
     max_time_limit_ms: int = Field(default=60_000, ge=1, description="Largest time limit that a request may name.")
+    plan_poll_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds without a GET after which a plan that was asked for with `Prefer: respond-async` is "
+        "cancelled.",
+    )
     max_body_bytes: int = Field(
         default=8 * 1024 * 1024, ge=1_024, description="Larger request bodies are answered 413."
     )

@@ -20,12 +20,13 @@ from service.api.idempotency import IdempotentCalls
 from service.api.model_resources import ModelResources
 from service.api.model_versions import ModelVersions
 from service.api.observing import Observing
-from service.api.outages import OutageMemory, RememberingLaunches
+from service.api.outages import OutageMemory, RememberingLaunches, RememberingUnderWay
 from service.api.parsing import Limits
 from service.api.plan_listing import PlanListing
 from service.api.planner_pool import PlannerPool
 from service.api.planner_worker import SourceSpec
 from service.api.planning import Planning
+from service.api.plans_under_way import Patience, PlansUnderWay
 from service.api.profiling import NovelTables, ProfileDesk
 from service.api.readiness import Check
 from service.api.routes import Services
@@ -45,6 +46,7 @@ from service.storage.idempotency import IdempotencyRepository, note_effect
 from service.storage.launches import LaunchRepository
 from service.storage.observations import ObservationRepository
 from service.storage.plans import PlanRepository
+from service.storage.plans_under_way import UnderWayRepository
 from service.storage.profiles import ProfileRepository
 from service.storage.promotions import PromotionRepository
 from service.storage.table_watch import TableWatch
@@ -158,6 +160,8 @@ def running_app(
                 beside_serving(settings), engine, worker, [Device("cpu")], nightly(settings, engine)
             )
             stack.enter_context(supervised(supervisor, stopping))
+        patience = Patience(settings.plan_poll_timeout_s, settings.drain_s + settings.shutdown_timeout_s)
+        under_way = PlansUnderWay(RememberingUnderWay(UnderWayRepository(engine), plans), patience, stopping)
         planning = Planning(
             models=models,
             planner=pool,
@@ -166,6 +170,7 @@ def running_app(
             limits=request_limits(settings),
             metrics=metrics,
             novel=novel,
+            under_way=stack.enter_context(under_way),
         )
         threads = settings.planner_processes + settings.planner_queue
         services = Services(

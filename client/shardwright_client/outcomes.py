@@ -21,6 +21,7 @@ from shardwright_client.errors import (
     problem_class,
 )
 from shardwright_client.json_values import Unreadable, decoded
+from shardwright_client.plans import Plan
 
 _MOMENTARY = frozenset({429, 502, 503, 504})
 """Statuses after which another try may succeed."""
@@ -29,6 +30,7 @@ _RUNNING = "idempotent_call_running"
 """Kind of the problem of a call whose first try, under the same idempotency key, is still being answered."""
 
 _GATEWAY = frozenset({502, 503, 504})
+_BEING_MADE = 202
 _NO_CONTENT = 204
 _SHOWN = 200
 """Characters of a foreign answer that an error shows."""
@@ -69,6 +71,12 @@ def value_or_failure(call: Call[Result], url: str, outcome: Outcome) -> Result |
     asked = SentRequest(call.method, url, call.body)
     if isinstance(outcome, httpx.HTTPError):
         return _unanswered(asked, outcome)
+    if outcome.status == _BEING_MADE and call.answer is Plan:
+        # Somebody asked for it in the background: it is worth another look.
+        told = f"{asked.method} {asked.url}: the plan is being made still"
+        return Failure(
+            Timeout(told, asked), momentary=True, retry_after_s=_retry_after_s(outcome.headers.get("retry-after"))
+        )
     if 200 <= outcome.status < 300:
         return _value(call.answer, asked, outcome)
     return _refused(asked, outcome)

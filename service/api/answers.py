@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -145,6 +145,14 @@ class PlanAnswer(_Answer):
     models: dict[str, str] = Field(description=MODELS)
     assumptions: list[str] = Field(description="What the service had to assume.")
     planning_ms: float = Field(description="From arrival to the plan, when it was made.")
+
+
+class UnderWayAnswer(_Answer):
+    """A plan that is being made."""
+
+    plan_id: str
+    status: Literal["planning"] = "planning"
+    cancelled_after_s: float = Field(description="Seconds without a GET after which the plan is cancelled.")
 
 
 class ListedPlanAnswer(_Answer):

@@ -17,6 +17,7 @@ from service.api.access_documents import document_access
 from service.api.answers import Problem
 from service.api.example_documents import document_examples
 from service.api.link_documents import document_links
+from service.api.problems import MEDIA_TYPE
 from service.api.routes import PROBLEM_CONTENT, Services
 from service.api.schemas import (
     DecisionRequest,
@@ -94,7 +95,8 @@ class _Api(FastAPI):
                 "/profiles/{request_id}",
             ):
                 for operation in document["paths"][path].values():
-                    operation["responses"].pop("422", None)
+                    if MEDIA_TYPE not in operation["responses"].get("422", {}).get("content", {}):
+                        operation["responses"].pop("422", None)
             own = {k: v for k, v in document["components"]["schemas"].items() if not k.endswith("ValidationError")}
             schemas = own | found["$defs"]
             document["components"]["schemas"] = dict(sorted(schemas.items()))

@@ -55,6 +55,8 @@ _DETAILS: Final[Mapping[str, str]] = {
     "infeasible": "the tables need more memory than all devices have",
     "no_plan_in_time": "no plan was found within 2000 ms",
     "plan_not_found": f"no plan is stored under '{_PLAN_ID}'",
+    "plan_not_made": "the process that made the plan ended before it was there: ask POST /plan again",
+    "cancelled": "nobody looked for the plan for 30 s: ask POST /plan again",
     "profile_request_not_found": f"no request for profiles is stored under '{_PLAN_ID}'",
     "unknown_model_version": "there is no version cpu-fbgemm/compute/9",
     "nothing_to_roll_back_to": "no version served before",
@@ -89,11 +91,12 @@ _PLANNING: Final = frozenset(
     }
 )
 _PLAN: Final = frozenset({"plan_not_found"})
+_UNMADE: Final = frozenset({"plan_not_made", "cancelled"})
 _MODELS: Final = frozenset({"unknown_model_version", "damaged_artifact", "models_unavailable"})
 _OWN: Final[Mapping[str, frozenset[str]]] = {
-    "makePlan": _PLANNING | {"unsupported_algorithm", "launch_pending", "unknown_model_version"},
+    "makePlan": _PLANNING | _UNMADE | {"unsupported_algorithm", "launch_pending", "unknown_model_version"},
     "estimatePlan": (_PLANNING | {"unknown_model_version"}) - {"infeasible"},
-    "getPlan": _PLAN,
+    "getPlan": _PLAN | _UNMADE | {"infeasible", "no_plan_in_time"},
     "deletePlan": _PLAN,
     "diffPlans": _PLAN,
     "getObservations": _PLAN,
@@ -130,6 +133,8 @@ def _problems(operation: Mapping[str, Any], status: int) -> Iterator[tuple[str, 
     if "requestBody" not in operation:
         shared -= {kind for kind in shared if kind.startswith("idempotent") or kind == "planner_busy"}
         shared.discard("idempotency_key_reused")
+        if all(parameter["in"] != "query" for parameter in operation.get("parameters", ())):
+            shared.discard("invalid_request")
     for kind, detail in _DETAILS.items():
         if status_of(kind) == status and kind in shared | _OWN.get(operation["operationId"], frozenset()):
             yield kind, {"value": _problem(kind, status, detail)}

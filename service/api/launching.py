@@ -1,24 +1,21 @@
 """One answer for all ranks of a launch, whichever replica they ask."""
 
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from service.api.in_flight import InFlight
+from service.api.leases import renewed
 from service.domain.deadline import Deadline
 from service.domain.errors import LaunchPending, StorageUnavailable
 from service.domain.launch_ports import LaunchStore
-from service.domain.launches import LEASE_S, Launch
+from service.domain.launches import Launch
 
 Answer = Mapping[str, Any]
 
 _POLL_S = 0.1
-_RENEWALS = 3
-"""Times that a claim is renewed within its lease, so that one that fails does not lose it."""
-
 _STORING_S = 1.0
 """Seconds that a plan which took all of its time may take to be stored: who waits for it waits that much longer."""
 
@@ -50,7 +47,7 @@ class Launching:
             LaunchPending: another process makes the plan still.
         """
         key = f"{launch.key}\n{launch.launch_id}\n{launch.request_hash}"
-        (answer, given), shared = self._in_flight.run(key, lambda: self._given_or_made(launch, due, make))
+        (answer, given), shared = self._in_flight.run(key, lambda _: self._given_or_made(launch, due, make))
         return answer, given or shared
 
     def _given_or_made(self, launch: Launch, due: Deadline, make: Callable[[], Answer]) -> tuple[Answer, bool]:
@@ -65,7 +62,8 @@ class Launching:
 
     def _made(self, launch: Launch, claimant: str, make: Callable[[], Answer]) -> Answer:
         try:
-            with self._renewed(launch, claimant):
+            # Where it was away for longer than the lease, another may make a plan too, and the first stored is it.
+            with renewed(lambda: self._launches.renew(launch, claimant)):
                 answer = make()
             if not answer["saved"]:
                 raise StorageUnavailable("the plan of a launch could not be stored", retry_after_s=_RETRY_AFTER_S)
@@ -74,22 +72,3 @@ class Launching:
             with suppress(StorageUnavailable):
                 self._launches.release(launch, claimant)
             raise
-
-    @contextmanager
-    def _renewed(self, launch: Launch, claimant: str) -> Iterator[None]:
-        """A claim that does not end while this process lives."""
-        over = threading.Event()
-
-        def renew() -> None:
-            while not over.wait(LEASE_S / _RENEWALS):
-                # Where it was away for longer than the lease, another may make a plan too, and the first stored is it.
-                with suppress(StorageUnavailable):
-                    self._launches.renew(launch, claimant)
-
-        renewer = threading.Thread(target=renew, daemon=True)
-        renewer.start()
-        try:
-            yield
-        finally:
-            over.set()
-            renewer.join()

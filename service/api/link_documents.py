@@ -16,6 +16,8 @@ _MODEL: Final = {"hardware": "$response.body#/models/0/hardware", "model": "$res
 
 _LINKS: Final[Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]] = {
     ("makePlan", "200"): _OF_PLAN,
+    ("makePlan", "202"): {name: _OF_PLAN[name] for name in ("plan", "giveUp")},
+    ("getPlan", "202"): {name: _OF_PLAN[name] for name in ("plan", "giveUp")},
     ("getPlan", "200"): {name: link for name, link in _OF_PLAN.items() if name != "plan"},
     ("listPlans", "200"): {
         "next": {"operationId": "listPlans", "parameters": {"cursor": "$response.body#/next_cursor"}},

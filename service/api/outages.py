@@ -10,6 +10,7 @@ from service.domain.callers import Caller
 from service.domain.errors import StorageUnavailable
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
+from service.domain.plans_under_way import Making, PlanUnderWay, UnderWayStore
 from service.domain.ports import PlanStore, StoredPlan
 
 Result = TypeVar("Result")
@@ -82,3 +83,36 @@ class RememberingLaunches(LaunchStore):
     def keep(self, launch: Launch, claimant: str, plan_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
         """The store's ``keep``."""
         return self._outages.asked(lambda: self._launches.keep(launch, claimant, plan_id, answer))
+
+
+class RememberingUnderWay(UnderWayStore):
+    """A store of plans under way that is not asked while an outage is remembered; each call raises as the store's."""
+
+    def __init__(self, store: UnderWayStore, outages: OutageMemory) -> None:
+        """Wraps a store; outages of either are outages of both."""
+        self._store = store
+        self._outages = outages
+
+    def claim(self, plan: PlanUnderWay, claimant: str) -> bool:
+        """The store's ``claim``."""
+        return self._outages.asked(lambda: self._store.claim(plan, claimant))
+
+    def renew(self, plan: PlanUnderWay, claimant: str, patience_s: float) -> bool:
+        """The store's ``renew``."""
+        return self._outages.asked(lambda: self._store.renew(plan, claimant, patience_s))
+
+    def fail(self, plan: PlanUnderWay, claimant: str, error: Mapping[str, Any]) -> None:
+        """The store's ``fail``."""
+        self._outages.asked(lambda: self._store.fail(plan, claimant, error))
+
+    def finish(self, plan: PlanUnderWay, claimant: str) -> bool:
+        """The store's ``finish``."""
+        return self._outages.asked(lambda: self._store.finish(plan, claimant))
+
+    def look(self, plan: PlanUnderWay) -> Making | None:
+        """The store's ``look``."""
+        return self._outages.asked(lambda: self._store.look(plan))
+
+    def give_up(self, plan: PlanUnderWay) -> bool:
+        """The store's ``give_up``."""
+        return self._outages.asked(lambda: self._store.give_up(plan))

@@ -5,7 +5,6 @@ executor may not: one that dies ends its own request only, and none can die unno
 """
 
 import logging
-import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,12 +12,14 @@ from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar
 
 from service.api import planner_worker
+from service.api.idle_processes import IdleProcesses, NoneInTime
 from service.api.planner_process import Died, PlannerProcess, Stuck, seconds_left
 from service.api.planner_worker import Crash, Refusal, SourceSpec
 from service.api.readiness import Check
 from service.domain.deadline import Deadline
 from service.domain.errors import NoPlanInTime, PlannerBusy, ShardwrightError
 from service.domain.plan import Algorithm, Problem, Running, Shard
+from service.domain.waiting import PATIENT, Waiting
 from service.usecases.estimate import Estimate
 from service.usecases.make_plan import PlanResult
 
@@ -42,8 +43,15 @@ class Planner(Protocol):
         seed: int,
         deadline: Deadline,
         running: Running | None,
+        waiting: Waiting,
     ) -> PlanResult:
-        """``make_plan``; also raises PlannerBusy where there is no room for the request."""
+        """``make_plan`` for those who wait, who are told that they are admitted.
+
+        Raises:
+            PlannerBusy: there is no room for the request.
+            PlanCancelled: all who waited have left.
+            ShardwrightError: whatever ``make_plan`` raises.
+        """
 
     def estimate(
         self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
@@ -106,7 +114,7 @@ class PlannerPool:
         self._admission = threading.BoundedSemaphore(processes + waiting_room)
         self._running, self._waiting, self._deaths = running, waiting, deaths
         self._grace_s = grace_s
-        self._idle: queue.SimpleQueue[PlannerProcess] = queue.SimpleQueue()
+        self._idle = IdleProcesses()
         self._changing = threading.Lock()
         self._closed = False
 
@@ -120,7 +128,7 @@ class PlannerPool:
             for process in self._processes:
                 process.start()
             for process in self._processes:
-                process.call(planner_worker.ready, (), None)
+                process.call(planner_worker.ready, (), None, PATIENT)
                 self._idle.put(process)
         except (Died, OSError) as error:
             self.stop()
@@ -147,8 +155,10 @@ class PlannerPool:
     def check(self) -> Check:
         """How many processes there are; those that died while they were idle are started again."""
         for _ in self._processes:
-            with suppress(queue.Empty, PlannerBusy):
-                self._give_back(self._idle.get_nowait())
+            process = self._idle.take()
+            if process is not None:
+                with suppress(PlannerBusy):
+                    self._give_back(process)
         alive, wanted = sum(process.alive() for process in self._processes), len(self._processes)
         return Check(True) if alive == wanted else Check(alive > 0, f"{alive} of {wanted} planning processes")
 
@@ -169,16 +179,21 @@ class PlannerPool:
         seed: int,
         deadline: Deadline,
         running: Running | None,
+        waiting: Waiting,
     ) -> PlanResult:
         """``make_plan`` in a planning process; the wait for one counts against the deadline.
+
+        Once all who wait have left, the process, or the place before it, is soon free: as a rule within a fifth of a
+        second, and after little more than one it is given up on, and another is started.
 
         Raises:
             PlannerBusy: processes and waiting room are full, none came free by the deadline, two processes died of
                 this request, or the pool stops.
             NoPlanInTime: the process was stuck.
+            PlanCancelled: all who waited have left.
             ShardwrightError: whatever ``make_plan`` raises.
         """
-        return self._run(deadline, planner_worker.plan, problem, versions, algorithm, seed, deadline, running)
+        return self._run(deadline, waiting, planner_worker.plan, problem, versions, algorithm, seed, deadline, running)
 
     def estimate(
         self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
@@ -191,21 +206,23 @@ class PlannerPool:
             NoPlanInTime: the process was stuck.
             ShardwrightError: whatever ``estimate`` raises.
         """
-        return self._run(deadline, planner_worker.estimate, problem, versions, shards)
+        return self._run(deadline, PATIENT, planner_worker.estimate, problem, versions, shards)
 
     def _run(
         self,
         deadline: Deadline,
+        waiting: Waiting,
         call: Callable[Arguments, Result | Refusal | Crash],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
         with self._admitted():
+            waiting.admitted()
             for _ in range(_ATTEMPTS):
                 try:
-                    with self._idle_process(deadline) as process:
+                    with self._idle_process(deadline, waiting) as process:
                         outcome: Result | Refusal | Crash = process.call(
-                            call, args, seconds_left(deadline, self._grace_s)
+                            call, args, seconds_left(deadline, self._grace_s), waiting
                         )
                 except Died:
                     continue
@@ -229,12 +246,12 @@ class PlannerPool:
             self._admission.release()
 
     @contextmanager
-    def _idle_process(self, deadline: Deadline) -> Iterator[PlannerProcess]:
+    def _idle_process(self, deadline: Deadline, waiting: Waiting) -> Iterator[PlannerProcess]:
         """A process that is free and runs, after a wait that the deadline limits."""
         self._waiting.inc()
         try:
-            process = self._idle.get(timeout=seconds_left(deadline))
-        except queue.Empty:
+            process = self._idle.wait(seconds_left(deadline), waiting)
+        except NoneInTime:
             raise _busy("all planning processes were taken until the time limit passed") from None
         finally:
             self._waiting.dec()

@@ -3,6 +3,7 @@
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
@@ -10,9 +11,14 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from service.api import planner_worker
-from service.api.planner_worker import SourceSpec
+from service.api.planner_worker import Cancel, SourceSpec
 from service.domain.deadline import Deadline
+from service.domain.errors import PlanCancelled
+from service.domain.waiting import LOOK_S, Waiting
 from service.telemetry.tracing import current_span
+
+_CANCEL_S = 1.0
+"""Seconds that a process has to end a call that was cancelled; then it is ended itself."""
 
 
 class Died(Exception):
@@ -61,31 +67,48 @@ class PlannerProcess:
         """Whether there is a process and it runs."""
         return self._process is not None and self._process.is_alive()
 
-    def call(self, call: Callable[..., Any], args: Sequence[Any], timeout: float | None) -> Any:
+    def call(self, call: Callable[..., Any], args: Sequence[Any], timeout: float | None, waiting: Waiting) -> Any:
         """What a function returns in the process.
 
         Raises:
             Died: there is no process, or it ended.
             Stuck: it did not answer within ``timeout`` seconds.
+            PlanCancelled: all who waited have left, and it did not come to an end by itself soon enough.
         """
         if self._pipe is None:
             raise Died
         try:
             self._pipe.send((call, args, current_span()))
-            answered = self._pipe.poll(timeout)
-            if answered:
-                return self._pipe.recv()
+            if not self._answered(self._pipe, timeout, waiting):
+                self.end()
+                raise Stuck
+            return self._pipe.recv()
         except (EOFError, OSError) as error:
             self.end()
             raise Died from error
-        self.end()
-        raise Stuck
+
+    def _answered(self, pipe: "Connection[Any, Any]", timeout: float | None, waiting: Waiting) -> bool:
+        """Whether there is an answer in time; where all have left meanwhile, there is one soon or the process ends."""
+        due = math.inf if timeout is None else time.monotonic() + timeout
+        while not pipe.poll(max(0.0, min(LOOK_S, due - time.monotonic()))):
+            if waiting.gone():
+                pipe.send(Cancel())
+                if pipe.poll(_CANCEL_S):
+                    return True
+                self.end()
+                # It ended as it should: the place is empty, and nothing died.
+                self.clear()
+                raise PlanCancelled("nobody waits for the plan any more")
+            if time.monotonic() >= due:
+                return False
+        return True
 
     def end(self) -> None:
         """Ends the process, whatever it is at: it holds nothing that needs an orderly end."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.join()
 
     def clear(self) -> int | None:
         """Empties the place of a process that has ended; its exit code, or None where there was none."""

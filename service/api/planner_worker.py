@@ -9,16 +9,17 @@ import importlib
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection, parent_process
 from typing import TYPE_CHECKING, Any
 
 from service.api.recent import Recent
 from service.domain.deadline import Deadline
-from service.domain.errors import Fault, InvalidRequest, ShardwrightError
+from service.domain.errors import Fault, InvalidRequest, PlanCancelled, ShardwrightError
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.telemetry import logging as structured_logging
 from service.telemetry.tracing import span_in
@@ -81,6 +82,14 @@ class Crash:
     traceback: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Sent after a call whose outcome nobody waits for any more; without effect once it is on its way."""
+
+
+_LOOK_S = 0.02
+"""Seconds between two looks whether the call was cancelled: looking takes longer than reading a clock."""
+
 _KEPT = 32
 """Sets of models that a process keeps: what serves, what served a moment ago, and what some requests pin."""
 
@@ -91,16 +100,24 @@ _loaded: "Recent[tuple[str, ...], CostModels]" = Recent(_KEPT)
 """This process's cost models, by hardware and the names of their versions."""
 
 
+_pipes: "list[Connection[Any, Any]]" = []
+"""This process's pipe to the one that calls, once it has one."""
+
+
 def main(pipe: "Connection[Any, Any]", spec: SourceSpec) -> None:
     """A planning process: answers the calls that come through a pipe until its other end is gone."""
     structured_logging.configure("warning")
     tracing = start_tracing()
+    _pipes.append(pipe)
     _initialize(spec)
     while True:
         try:
-            call, args, parent = pipe.recv()
+            received = pipe.recv()
         except EOFError:
             return
+        if isinstance(received, Cancel):
+            continue
+        call, args, parent = received
         with span_in(tracing, f"planning process: {call.__name__}", parent):
             outcome = _outcome(call, args)
         pipe.send(outcome)
@@ -169,10 +186,32 @@ def plan(
     deadline: Deadline,
     running: Running | None,
 ) -> "PlanResult":
-    """``make_plan`` with models of these versions; the deadline's clock is the machine's, not the process's."""
+    """``make_plan`` with models of these versions; the deadline's clock is the machine's, not the process's.
+
+    Raises:
+        PlanCancelled: when the clock is looked at next after the call was cancelled.
+    """
     from service.usecases.make_plan import make_plan
 
-    return make_plan(problem, _cost_models(problem.topology.hardware, versions), algorithm, seed, deadline, running)
+    models = _cost_models(problem.topology.hardware, versions)
+    return make_plan(problem, models, algorithm, seed, replace(deadline, clock=_clock_while_wanted()), running)
+
+
+def _clock_while_wanted() -> Callable[[], float]:
+    """The machine's clock for a search, which ends with its call: whatever it is at, it looks at its clock often."""
+    look_at = 0.0
+
+    def clock() -> float:
+        nonlocal look_at
+        now = time.monotonic()
+        if now >= look_at:
+            look_at = now + _LOOK_S
+            if _pipes[0].poll():
+                _pipes[0].recv()
+                raise PlanCancelled("nobody waits for the plan any more")
+        return now
+
+    return clock
 
 
 def estimate(problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard]) -> "Estimate":

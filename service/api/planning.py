@@ -3,46 +3,42 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from service.api.answer_memory import AnswerMemory, Given
-from service.api.answers import EstimateAnswer, PlanAnswer, PlanDiffAnswer
+from service.api.answers import EstimateAnswer, PlanDiffAnswer, UnderWayAnswer
 from service.api.conversion import (
     estimate_answer,
     given_shards,
     pinned_versions,
-    plan_answer,
-    plan_id_of,
     posed_problem,
     request_content,
 )
-from service.api.in_flight import InFlight
 from service.api.launching import Launching
+from service.api.making import Answer, PlanMaking, Question
 from service.api.model_versions import Chosen, ModelVersions
 from service.api.parsing import Limits, parse_estimate, parse_plan
 from service.api.planner_pool import Planner
+from service.api.plans_under_way import PlansUnderWay
 from service.api.profiling import NoveltySink
 from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
-from service.api.stored_plans import plan_diff, running_plan
+from service.api.stored_plans import found_plan, plan_diff
 from service.domain.callers import Caller
-from service.domain.deadline import Deadline
-from service.domain.errors import NoPlanInTime, PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
+from service.domain.errors import PlanNotFound, ShardwrightError, StorageUnavailable
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
-from service.domain.plan import Algorithm, Problem, Running, content_hash
+from service.domain.plan import Algorithm, Problem, content_hash
+from service.domain.plans_under_way import PlanUnderWay
 from service.domain.ports import PlanStore, StoredPlan
+from service.domain.waiting import PATIENT, Waiting
 from service.telemetry.metrics import Metrics
-from service.usecases.make_plan import PlanResult, PlanStatus
+from service.usecases.make_plan import PlanStatus
 
 _PLANS_REMEMBERED_S = 1.0
 """Seconds for which a stored plan is given again without a look whether it is still there."""
 
 _ESTIMATES_REMEMBERED_S = 60.0
-
-Answer = Mapping[str, Any]
-"""A ``PlanAnswer`` as JSON. Stored ones are handed on as they are, whichever version of the service made them."""
 
 
 class Planning:
@@ -58,6 +54,7 @@ class Planning:
         limits: Limits,
         metrics: Metrics,
         novel: NoveltySink,
+        under_way: PlansUnderWay | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ties the parts together.
@@ -70,6 +67,7 @@ class Planning:
             limits: of requests.
             metrics: count what is asked.
             novel: is told of the tables of each new plan and estimate once its answer is settled.
+            under_way: makes plans that nobody waits for; None where all are waited for.
             clock: the one that arrivals are told in, seconds.
         """
         self._models = models
@@ -79,30 +77,63 @@ class Planning:
         self._metrics = metrics
         self._novel = novel
         self._clock = clock
-        self._in_flight: InFlight[Answer] = InFlight()
+        self._making = PlanMaking(models, planner, plans, limits, metrics, novel, clock)
         self._plans_given = AnswerMemory(_PLANS_REMEMBERED_S, clock)
         self._estimates_given = AnswerMemory(_ESTIMATES_REMEMBERED_S, clock)
+        self._under_way = under_way
         self._launching = Launching(launches) if launches else None
         # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
         self._parsing = threading.Lock()
 
-    def plan(self, body: bytes, arrived: float, caller: Caller) -> Answer:
+    def plan(self, body: bytes, arrived: float, caller: Caller, waiting: Waiting = PATIENT) -> Answer:
         """The stored answer to the question in a body, or a new one.
 
         Args:
             body: of POST /plan.
             arrived: when it had arrived; its time limit runs from there.
             caller: who asks; the plan is their own from then on.
+            waiting: whoever waits for it here. A launch's plan is made to its end all the same: its other ranks may
+                wait elsewhere.
 
         Raises:
+            PlanCancelled: all who asked for it here have left.
             ShardwrightError: the request is not valid, cannot be met, or not now.
         """
         with self._parsing:
             request = parse_plan(body, self._limits)
+        return self._waited_for(request, body, arrived, caller, waiting)
+
+    def plan_in_background(
+        self, body: bytes, arrived: float, caller: Caller, within_s: float
+    ) -> Answer | UnderWayAnswer:
+        """The answer of ``plan`` where it is stored or soon there; else the plan is under way, to be looked for.
+
+        A stored plan is the answer also where it was cut short: whoever comes back for it finds that one. A launch's
+        plan is waited for, as its other ranks do.
+
+        Args:
+            body: of POST /plan.
+            arrived: when it had arrived; its time limit runs from there.
+            caller: who asks; the plan is their own from then on.
+            within_s: seconds to wait for it.
+
+        Raises:
+            PlannerBusy: there is no room for it.
+            StorageUnavailable: the database cannot be reached: nobody could look for the plan.
+            ShardwrightError: the request is not valid, or cannot be met, as far as that is known in time.
+        """
+        with self._parsing:
+            request = parse_plan(body, self._limits)
+        if self._under_way is None or request.launch_id is not None:
+            return self._waited_for(request, body, arrived, caller, PATIENT)
         with self._failures_counted(request.algorithm):
-            answer = self._answer(request, arrived, caller)
-        self._remember_plan(caller, body, request, answer)
-        return answer
+            question = self._making.question(request, request_content(request), arrived, caller)
+            stored = self._plans.ask(question.plan_id, caller)
+            if stored is not None:
+                self._metrics.plan_outcome(request.algorithm, "stored")
+                return stored.answer
+            self._planner.refuse_if_full()
+        return self._begun(self._under_way, question, within_s)
 
     def estimate(self, body: bytes, caller: Caller) -> EstimateAnswer:
         """What a placement costs.
@@ -145,26 +176,32 @@ class Planning:
             return None
         return given.json
 
-    def stored(self, plan_id: str, caller: Caller) -> Answer:
-        """The answer stored under an id.
+    def stored(self, plan_id: str, caller: Caller) -> Answer | UnderWayAnswer:
+        """The answer stored under an id, or that it is being made for the caller.
 
         Raises:
             PlanNotFound: there is none for this caller.
+            PlanNotMade: it was being made, and why it was not made.
             StorageUnavailable: the database cannot be reached.
         """
+        try:
+            return self.find(plan_id, caller).answer
+        except PlanNotFound:
+            if self._under_way is None or not re.match(PLAN_ID_PATTERN, plan_id):
+                raise
+        if self._under_way.is_made(PlanUnderWay(caller.name, plan_id)):
+            return self._looked_for(self._under_way, plan_id)
+        # It may have been stored between the two looks.
         return self.find(plan_id, caller).answer
 
-    def find(self, plan_id: str, caller: Caller, **data: str) -> StoredPlan:
-        """The plan stored under an id; ``data`` is that of the error.
+    def find(self, plan_id: str, caller: Caller) -> StoredPlan:
+        """The plan stored under an id.
 
         Raises:
             PlanNotFound: there is none for this caller.
             StorageUnavailable: the database cannot be reached.
         """
-        found = self._plans.get(plan_id, caller) if re.match(PLAN_ID_PATTERN, plan_id) else None
-        if found is None:
-            raise PlanNotFound.under(plan_id, **data)
-        return found
+        return found_plan(self._plans, plan_id, caller)
 
     def diff(self, first_id: str, second_id: str, caller: Caller) -> PlanDiffAnswer:
         """What moves where one stored plan takes the place of another.
@@ -176,7 +213,7 @@ class Planning:
         return plan_diff(self.find(first_id, caller), self.find(second_id, caller))
 
     def delete(self, plan_id: str, caller: Caller) -> None:
-        """Takes a plan from a caller, or from everyone where the caller sees all.
+        """Takes a plan from a caller, or from everyone where the caller sees all; one that is being made is cancelled.
 
         Raises:
             PlanNotFound: there is none for this caller.
@@ -184,9 +221,31 @@ class Planning:
         """
         if not re.match(PLAN_ID_PATTERN, plan_id):
             raise PlanNotFound.under(plan_id)
-        self._plans.delete(plan_id, caller)
+        given_up = self._under_way is not None and self._under_way.give_up(PlanUnderWay(caller.name, plan_id))
+        try:
+            self._plans.delete(plan_id, caller)
+        except PlanNotFound:
+            if not given_up:
+                raise
         # Other processes may give it again for as long as they remember it.
         self._plans_given.forget()
+
+    def _begun(self, under_way: PlansUnderWay, question: Question, within_s: float) -> Answer | UnderWayAnswer:
+        caller, plan_id = question.caller, question.plan_id
+
+        def made(waiting: Waiting) -> Answer:
+            with self._failures_counted(question.request.algorithm):
+                return self._making.answer(question, waiting)
+
+        def unwanted() -> None:
+            with suppress(PlanNotFound):
+                self._plans.delete(plan_id, caller)
+
+        answer = under_way.begin(PlanUnderWay(caller.name, plan_id), made, unwanted, within_s)
+        return self._looked_for(under_way, plan_id) if answer is None else answer
+
+    def _looked_for(self, under_way: PlansUnderWay, plan_id: str) -> UnderWayAnswer:
+        return UnderWayAnswer(plan_id=plan_id, cancelled_after_s=under_way.patience.poll_s)
 
     @contextmanager
     def _failures_counted(self, algorithm: Algorithm) -> Iterator[None]:
@@ -201,122 +260,37 @@ class Planning:
             if outcome is not None:
                 self._metrics.plan_outcome(algorithm, outcome)
 
-    def _answer(self, request: PlanRequest, arrived: float, caller: Caller) -> Answer:
+    def _waited_for(
+        self, request: PlanRequest, body: bytes, arrived: float, caller: Caller, waiting: Waiting
+    ) -> Answer:
+        with self._failures_counted(request.algorithm):
+            answer = self._answer(request, arrived, caller, waiting)
+        self._remember_plan(caller, body, request, answer)
+        return answer
+
+    def _answer(self, request: PlanRequest, arrived: float, caller: Caller, waiting: Waiting) -> Answer:
         content = request_content(request)
+
+        def planned(waiting: Waiting) -> Answer:
+            return self._making.answer(self._making.question(request, content, arrived, caller), waiting)
+
         if request.launch_id is None:
-            return self._planned(request, content, arrived, caller)
+            return planned(waiting)
         if self._launching is None:
             raise StorageUnavailable("the command line keeps no plans: ask a service that does, or leave launch_id out")
         launch = Launch(caller.name, request.launch_id, content_hash(content))
-        due = self._deadline(arrived, request.time_limit_ms)
-        answer, given = self._launching.answer(launch, due, lambda: self._planned(request, content, arrived, caller))
+        due = self._making.deadline(arrived, request.time_limit_ms)
+        # Ranks that ask other processes wait for the plan too, and nothing tells of those.
+        answer, given = self._launching.answer(launch, due, lambda: planned(PATIENT))
         if given:
             self._metrics.plan_outcome(request.algorithm, "launch")
         return answer
-
-    def _planned(self, request: PlanRequest, content: Mapping[str, Any], arrived: float, caller: Caller) -> Answer:
-        running = self._running(request, caller)
-        chosen = self._models.of(request.devices.hardware, request.algorithm, pinned_versions(request))
-        plan_id = plan_id_of(content, chosen.identity, running)
-        answer, shared = self._in_flight.run(
-            # Of one caller: the plan that comes of it is their own.
-            f"{caller.name} {plan_id}",
-            lambda: self._found_or_made(request, running, chosen, content, plan_id, arrived, caller),
-        )
-        if shared:
-            self._metrics.plan_outcome(request.algorithm, "shared")
-        return answer
-
-    def _running(self, request: PlanRequest, caller: Caller) -> Running | None:
-        """The plan that a request names as running; unlike a plan that may be stored already, it cannot do without."""
-        if request.previous_plan_id is None:
-            return None
-        previous = self.find(request.previous_plan_id, caller, pointer="/previous_plan_id")
-        return running_plan(previous, request.max_moved_bytes)
-
-    def _found_or_made(
-        self,
-        request: PlanRequest,
-        running: Running | None,
-        chosen: Chosen,
-        content: Mapping[str, Any],
-        plan_id: str,
-        arrived: float,
-        caller: Caller,
-    ) -> Answer:
-        stored, lost_s = self._looked_up(plan_id, caller)
-        if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
-            return self._given_again(request, stored)
-        problem = posed_problem(request)
-        try:
-            result = self._made(request, problem, running, chosen.versions, arrived + (lost_s or 0.0))
-        except (NoPlanInTime, PlannerBusy):
-            if stored is None:
-                raise
-            return self._given_again(request, stored)
-        planning_s = self._clock() - arrived
-        self._metrics.plan_made(request.algorithm, result.status.value, planning_s)
-        self._metrics.tables_planned(request.devices.hardware, result.novelty)
-        dims = {table.name: table.embedding_dim for table in request.tables}
-        answer = plan_answer(result, dims, plan_id, round(planning_s * 1000, 1))
-        # A database that was away a moment ago would only cost another wait for it.
-        if lost_s is not None:
-            return self._unsaved(answer)
-        kept = self._kept(request, content, answer, caller)
-        self._novel.met(problem, result.novelty, caller)
-        return kept
-
-    def _looked_up(self, plan_id: str, caller: Caller) -> tuple[StoredPlan | None, float | None]:
-        """The stored plan; and, only where the database was away, the seconds that finding this out took."""
-        began = self._clock()
-        try:
-            return self._plans.ask(plan_id, caller), None
-        except StorageUnavailable:
-            return None, self._clock() - began
-
-    def _given_again(self, request: PlanRequest, stored: StoredPlan) -> Answer:
-        self._metrics.plan_outcome(request.algorithm, "stored")
-        return stored.answer
-
-    def _made(
-        self,
-        request: PlanRequest,
-        problem: Problem,
-        running: Running | None,
-        versions: Mapping[str, str],
-        began: float,
-    ) -> PlanResult:
-        deadline = self._deadline(began, request.time_limit_ms)
-        return self._planner.plan(problem, versions, request.algorithm, request.seed, deadline, running)
-
-    def _deadline(self, began: float, limit_ms: int | None = None) -> Deadline:
-        return Deadline(began + (limit_ms or self._limits.default_time_limit_ms) / 1000, self._clock)
-
-    def _kept(self, request: PlanRequest, content: Mapping[str, Any], answer: PlanAnswer, caller: Caller) -> Answer:
-        """The answer as stored, which may be that of another who asked the same meanwhile."""
-        saved = answer.model_copy(update={"saved": True})
-        plan = StoredPlan(
-            plan_id=answer.plan_id,
-            hardware=request.devices.hardware,
-            algorithm=answer.algorithm,
-            max_cost_ms=answer.max_cost_ms,
-            request=content,
-            answer=saved.model_dump(mode="json"),
-        )
-        try:
-            return self._plans.put(plan, caller).answer
-        except StorageUnavailable:
-            return self._unsaved(answer)
-
-    def _unsaved(self, answer: PlanAnswer) -> Answer:
-        self._metrics.plan_unsaved()
-        return answer.model_dump(mode="json")
 
     def _estimate_given(
         self, request: ShardsEstimateRequest, problem: Problem, caller: Caller
     ) -> tuple[EstimateAnswer, Chosen]:
         chosen = self._models.of(request.devices.hardware, pinned=pinned_versions(request))
-        deadline = self._deadline(self._clock())
+        deadline = self._making.deadline(self._clock())
         found = self._planner.estimate(problem, chosen.versions, given_shards(request), deadline)
         self._novel.met(problem, found.novelty, caller)
         return estimate_answer(found), chosen

@@ -1,11 +1,11 @@
-"""The resources /plan, /estimate, /plans, /healthz, /readyz and /metrics, and what all resources share."""
+"""The resources /plan, /estimate, /healthz, /readyz and /metrics, and what all resources share."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
@@ -14,21 +14,24 @@ from service.api.answers import (
     EstimateAnswer,
     HealthAnswer,
     PlanAnswer,
-    PlanDiffAnswer,
     ReadinessAnswer,
+    UnderWayAnswer,
     answer_json,
 )
 from service.api.body import BodyAdmission, BodyLimits, ReceivedBody, receive_body
-from service.api.entity_tags import tagged
 from service.api.idempotency import IdempotencyKey, IdempotentCalls
+from service.api.leaving import waiting_client
+from service.api.making import Answer
 from service.api.model_resources import ModelResources
 from service.api.observing import Observing
 from service.api.plan_listing import PlanListing
 from service.api.planning import Planning
+from service.api.prefer import BEGUN_HEADERS, Prefer, under_way, wait_of
 from service.api.problems import MEDIA_TYPE
 from service.api.profiling import ProfileDesk
 from service.api.readiness import Check
 from service.domain.callers import Caller, Scope
+from service.domain.waiting import PATIENT, Waiting
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 from service.telemetry.middleware import note_caller
 
@@ -121,8 +124,6 @@ def _once(request: Request, services: Given, idempotency_key: IdempotencyKey = N
 
 Once = Annotated[OneCall, Depends(_once)]
 
-IfNoneMatch = Annotated[str | None, Header(description="ETags of answers that the caller has; `*` for any.")]
-
 router = APIRouter()
 """Of the resources of this file."""
 
@@ -161,25 +162,54 @@ BODY_PROBLEMS = {
     responses=problem_responses(
         {
             404: "No plan is stored under previous_plan_id.",
+            410: "Its making, as `Prefer: respond-async` wanted it, was given up or ended with the service meanwhile.",
             422: "Not valid, not supported, infeasible, or no plan in time: the problem's type says which.",
         }
         | BODY_PROBLEMS
         | {
             503: "No room for now, or another process makes the plan of this launch_id still, or the database that has "
-            "it, or previous_plan_id, is away, or the models are: the problem's type says which."
+            "it, or previous_plan_id, or that respond-async needs, is away, or the models are: the problem's type says "
+            "which."
         }
-    ),
+    )
+    | {
+        202: {
+            "model": UnderWayAnswer,
+            "description": "It is being made, as `Prefer: respond-async` wants it; Location has where to look.",
+            "headers": BEGUN_HEADERS,
+        }
+    },
     openapi_extra=takes("PlanRequest"),
 )
-async def post_plan(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
-    """Places tables, or column slices of them, on devices; the same question gets the stored plan."""
+async def post_plan(
+    request: Request, caller: PlanCaller, body: Body, services: Given, once: Once, prefer: Prefer = None
+) -> Response:
+    """Places tables, or column slices of them, on devices; the same question gets the stored plan.
+
+    A plan is cancelled where its caller hangs up, unless others wait for it too, or it is that of a launch or has an
+    Idempotency-Key.
+    """
     planning = services.planning
     given = planning.plan_given_before(body.content, caller) if once.key is None else None
     if given is not None:
         return _json(given)
-    return await run_in_threadpool(
-        once, caller, body, lambda: json_response(planning.plan(body.content, body.arrived, caller))
-    )
+
+    def planned(waiting: Waiting) -> Response:
+        return once(caller, body, lambda: json_response(planning.plan(body.content, body.arrived, caller, waiting)))
+
+    within_s = wait_of(request)
+    if within_s is not None:
+        return await run_in_threadpool(
+            once,
+            caller,
+            body,
+            lambda: _planned(planning.plan_in_background(body.content, body.arrived, caller, within_s)),
+        )
+    if once.key is not None:
+        # Who gives a call a key means to come back for its answer.
+        return await run_in_threadpool(planned, PATIENT)
+    async with waiting_client(request) as client:
+        return await run_in_threadpool(planned, client)
 
 
 @router.post(
@@ -205,65 +235,6 @@ async def post_estimate(caller: PlanCaller, body: Body, services: Given, once: O
     if given is not None:
         return _json(given)
     return await run_in_threadpool(once, caller, body, lambda: json_response(planning.estimate(body.content, caller)))
-
-
-@router.get(
-    "/plans/{plan_id}",
-    operation_id="getPlan",
-    tags=["plans"],
-    summary="A stored plan",
-    response_model=PlanAnswer,
-    responses=problem_responses(
-        {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
-    )
-    | {
-        200: {"headers": {"ETag": {"description": "Of this answer.", "schema": {"type": "string"}}}},
-        304: {"description": "The caller has the answer: If-None-Match named its ETag."},
-    },
-)
-def get_plan(caller: PlanCaller, plan_id: str, services: Given, if_none_match: IfNoneMatch = None) -> Response:
-    """The answer as it was given when the plan was made, to who asked for it and to keys with the scope admin."""
-    response = json_response(services.planning.stored(plan_id, caller))
-    # It may be kept by who got it, and is to be asked for again: it may have given way to a better one.
-    response.headers["Cache-Control"] = "private, no-cache"
-    return tagged(response, if_none_match)
-
-
-@router.delete(
-    "/plans/{plan_id}",
-    operation_id="deletePlan",
-    tags=["plans"],
-    summary="Give up a stored plan",
-    status_code=204,
-    response_class=Response,
-    responses=problem_responses(
-        {404: "No plan is stored under this id.", 503: "The database is away, see Retry-After."}
-    )
-    | {204: {"description": "The plan is not there any more for the caller."}},
-)
-def delete_plan(caller: PlanCaller, plan_id: str, services: Given) -> Response:
-    """Takes the plan and the launches that it was given to from the caller; with the scope admin, from everyone.
-
-    Its data go with the last who has it, but while it was observed, or another plan moved from it: then only keys with
-    the scope admin find it, until retention deletes it.
-    """
-    services.planning.delete(plan_id, caller)
-    return Response(status_code=204)
-
-
-@router.get(
-    "/plans/{from_plan_id}/diff/{to_plan_id}",
-    operation_id="diffPlans",
-    tags=["plans"],
-    summary="What moves between two stored plans",
-    response_model=PlanDiffAnswer,
-    responses=problem_responses(
-        {404: "No plan is stored under one of the ids, which is named.", 503: "The database is away, see Retry-After."}
-    ),
-)
-def get_plan_diff(caller: PlanCaller, from_plan_id: str, to_plan_id: str, services: Given) -> Response:
-    """Columns that come to a device which did not have them, bytes by device, and what the plans cost."""
-    return json_response(services.planning.diff(from_plan_id, to_plan_id, caller))
 
 
 @router.get("/healthz", operation_id="getHealth", tags=["operation"], summary="Whether the process is alive")
@@ -301,6 +272,10 @@ def get_readiness(services: Given) -> Response:
 def get_metrics(services: Given) -> Response:
     """All metrics of this service, and those of the queue and of trainings as the database has them now."""
     return Response(services.metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+def _planned(answer: Answer | UnderWayAnswer) -> Response:
+    return under_way(answer, begun=True) if isinstance(answer, UnderWayAnswer) else json_response(answer)
 
 
 def json_response(answer: BaseModel | Mapping[str, Any], status: int = 200) -> Response:

@@ -1,19 +1,36 @@
-"""Stored plans as plans that run: what another one can be reached from.
+"""Stored plans, and these as plans that run: what another one can be reached from.
 
 Only what moves depend on is read, because a plan may have been stored by another release.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from service.api.answers import DeviceTraffic, PlanDiffAnswer
 from service.api.conversion import move_answers
+from service.api.schemas import PLAN_ID_PATTERN
+from service.domain.callers import Caller
+from service.domain.errors import PlanNotFound
 from service.domain.moves import Move, held_before, moved_bytes, moves
 from service.domain.plan import Problem, Running, Shard
-from service.domain.ports import StoredPlan
+from service.domain.ports import PlanStore, StoredPlan
 from service.domain.tables import DataType, Optimizer, Table
 from service.domain.topology import Topology
+
+
+def found_plan(plans: PlanStore, plan_id: str, caller: Caller, **data: str) -> StoredPlan:
+    """The plan stored under an id; ``data`` is that of the error.
+
+    Raises:
+        PlanNotFound: there is none for this caller.
+        StorageUnavailable: the database cannot be reached.
+    """
+    found = plans.get(plan_id, caller) if re.match(PLAN_ID_PATTERN, plan_id) else None
+    if found is None:
+        raise PlanNotFound.under(plan_id, **data)
+    return found
 
 
 def running_plan(stored: StoredPlan, max_moved_bytes: int | None = None) -> Running:

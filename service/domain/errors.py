@@ -129,6 +129,12 @@ class NoPlanInTime(ShardwrightError):
     kind = "no_plan_in_time"
 
 
+class PlanCancelled(ShardwrightError):
+    """Nobody waits for the plan any more, so that it was not made to its end."""
+
+    kind = "cancelled"
+
+
 class PlanNotFound(ShardwrightError):
     """No plan is stored under this id, or none that is there for the caller."""
 

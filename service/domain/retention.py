@@ -16,6 +16,7 @@ class Kept(StrEnum):
     PROFILES = "profiles"
     MEASUREMENTS = "measurements"
     IDEMPOTENCY_KEYS = "idempotency keys"
+    PLANS_UNDER_WAY = "plans under way"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from service.storage.engine import storage_errors
 from service.storage.idempotency import is_over
 from service.storage.idempotency_rows import IdempotencyRow
 from service.storage.plan_owners import has_owner
+from service.storage.plans_under_way import is_forgotten
 from service.storage.profile_rows import ProfileRequestRow, ProfileRow, PrunedProfilesRow, RequestedProfileRow
 from service.storage.rows import (
     CommunicationMeasurementRow,
@@ -31,6 +32,7 @@ from service.storage.rows import (
     PlanRow,
     Row,
 )
+from service.storage.under_way_rows import PlanUnderWayRow
 
 _MeasurementRow = type[ComputeMeasurementRow] | type[CommunicationMeasurementRow]
 
@@ -83,6 +85,7 @@ class RetentionRepository:
                 Kept.PROFILES: _count(session, ProfileRow, _done_with(keep) & ~_asked_for_by_kept(keep)),
                 Kept.MEASUREMENTS: sum(measured),
                 Kept.IDEMPOTENCY_KEYS: _count(session, *_prunable(Kept.IDEMPOTENCY_KEYS, keep)),
+                Kept.PLANS_UNDER_WAY: _count(session, *_prunable(Kept.PLANS_UNDER_WAY, keep)),
             }
 
 
@@ -120,6 +123,7 @@ def _prunable(kind: Kept, keep: Retention) -> tuple[type[Row], ColumnElement[boo
     conditions: dict[Kept, tuple[type[Row], ColumnElement[bool]]] = {
         Kept.OBSERVATIONS: (ObservationRow, _older(ObservationRow.observed_at, keep.observations)),
         Kept.IDEMPOTENCY_KEYS: (IdempotencyRow, is_over()),
+        Kept.PLANS_UNDER_WAY: (PlanUnderWayRow, is_forgotten()),
         Kept.LAUNCHES: (LaunchRow, _older(LaunchRow.last_used_at, keep.plans)),
         Kept.ANSWERS: (GivenAnswerRow, ~exists().where(_gave(LaunchRow)) & ~exists().where(_gave(ObservationRow))),
         Kept.PLANS: (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from service.storage import access_rows, idempotency_rows, profile_rows  # noqa: F401
+from service.storage import access_rows, idempotency_rows, profile_rows, under_way_rows  # noqa: F401
 from service.storage.rows import Row
 
 # Of all modules of rows: each adds its tables.

@@ -9,11 +9,13 @@ from service.api.model_versions import ModelVersions
 from service.api.parsing import Limits
 from service.api.planner_pool import Planner
 from service.api.planning import Planning
+from service.api.plans_under_way import PlansUnderWay
 from service.api.profiling import NoSink, NoveltySink
 from service.domain.deadline import Deadline
 from service.domain.launch_ports import LaunchStore
 from service.domain.plan import Algorithm, Problem, Running, Shard
 from service.domain.ports import PlanStore
+from service.domain.waiting import Waiting
 from service.telemetry.metrics import Metrics
 from service.usecases.estimate import Estimate, estimate
 from service.usecases.make_plan import PlanResult, PlanStatus, make_plan
@@ -55,6 +57,7 @@ class HerePlanner(Planner):
         seed: int,
         deadline: Deadline,
         running: Running | None,
+        waiting: Waiting,
     ) -> PlanResult:
         self.deadlines.append(deadline)
         self.running.append(running)
@@ -77,6 +80,7 @@ def planning_with(
     source: FakeStore | None = None,
     launches: LaunchStore | None = None,
     novel: NoveltySink | None = None,
+    under_way: PlansUnderWay | None = None,
 ) -> Planning:
     """Planning with fake cost models over what is given, of which a test needs parts only."""
     metrics = metrics or fresh_metrics()
@@ -88,6 +92,7 @@ def planning_with(
         limits=Limits(default_time_limit_ms=2_000, max_time_limit_ms=60_000, max_tables=100),
         metrics=metrics,
         novel=novel or NoSink(),
+        under_way=under_way,
         clock=clock or Clock(),
     )
 

@@ -17,10 +17,11 @@ from service.api.planner_process import PlannerProcess
 from service.api.planner_worker import SourceSpec
 from service.api.readiness import Check
 from service.domain.deadline import Deadline
-from service.domain.errors import Infeasible, NoPlanInTime, PlannerBusy, ShardwrightError
+from service.domain.errors import Infeasible, NoPlanInTime, PlanCancelled, PlannerBusy, ShardwrightError
 from service.domain.plan import Algorithm, Problem, Shard
 from service.domain.tables import Optimizer, Table
 from service.domain.topology import Topology
+from service.domain.waiting import PATIENT, Asker, Waiting
 from service.usecases.make_plan import PlanResult
 from tests.api.processes import kill, mapped_files, planning_processes, thread_count, wait_for
 from tests.api.support import FACTORY, GIB
@@ -55,12 +56,12 @@ def _problem(hardware: str, memory: int = GIB) -> Problem:
     return Problem((Table("t", 100, 8, 1.0),), Topology(hardware, (memory, memory)), 64, Optimizer.SGD)
 
 
-def _plan(pool: PlannerPool, hardware: str, deadline: Deadline | None = None) -> PlanResult:
-    return pool.plan(_problem(hardware), VERSIONS, Algorithm.DIM_GREEDY, 0, deadline or Deadline(), None)
+def _plan(pool: PlannerPool, hardware: str, deadline: Deadline | None = None, waiting: Waiting = PATIENT) -> PlanResult:
+    return pool.plan(_problem(hardware), VERSIONS, Algorithm.DIM_GREEDY, 0, deadline or Deadline(), None, waiting)
 
 
-def _begun(pool: Pool, threads: ThreadPoolExecutor, hardware: str) -> Future[PlanResult]:
-    plan = threads.submit(_plan, pool, hardware)
+def _begun(pool: Pool, threads: ThreadPoolExecutor, hardware: str, waiting: Waiting = PATIENT) -> Future[PlanResult]:
+    plan = threads.submit(_plan, pool, hardware, waiting=waiting)
     wait_for(lambda: pool.running.value == 1)
     return plan
 
@@ -138,6 +139,62 @@ def test_a_stuck_process_is_replaced_and_its_request_not_made_again() -> None:
         assert _plan(pool, "fake").shards
 
 
+def test_a_plan_that_nobody_waits_for_ends_and_its_process_goes_on() -> None:
+    before, asker = planning_processes(os.getpid()), Asker()
+    tables = tuple(Table(f"t{i}", 1_000 + 77 * i, 64 + 4 * (i % 9), 1.0 + i % 13) for i in range(60))
+    large = Problem(tables, Topology("fake", (GIB,) * 8), 4_096, Optimizer.SGD)
+    with ThreadPoolExecutor(1) as threads, Pool(processes=1) as pool:
+        first = planning_processes(os.getpid()) - before
+        plan = threads.submit(pool.plan, large, VERSIONS, Algorithm.AUTO, 0, Deadline.after(60), None, asker)
+        wait_for(lambda: pool.running.value == 1)
+        time.sleep(0.2)
+        began = time.monotonic()
+        asker.leave()
+        with pytest.raises(PlanCancelled):
+            plan.result(PATIENCE_S)
+        assert time.monotonic() - began < 0.5
+        # What was told to end is not told again, nor taken for the next one.
+        assert _plan(pool, "fake").shards
+        assert planning_processes(os.getpid()) - before == first
+        assert pool.deaths.value == 0
+
+
+def test_a_process_that_does_not_come_to_an_end_is_replaced_and_not_counted_as_dead(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before, asker = planning_processes(os.getpid()), Asker()
+    with ThreadPoolExecutor(1) as threads, Pool(processes=1) as pool:
+        first = planning_processes(os.getpid()) - before
+        plan = _begun(pool, threads, "stuck", asker)
+        began = time.monotonic()
+        asker.leave()
+        with pytest.raises(PlanCancelled):
+            plan.result(PATIENCE_S)
+        assert time.monotonic() - began < 5
+        assert (planning_processes(os.getpid()) - before).isdisjoint(first)
+        assert _plan(pool, "fake").shards
+        assert pool.deaths.value == 0
+    assert not caplog.records
+
+
+def test_who_leaves_the_line_gives_up_its_place_at_once() -> None:
+    first, second = Asker(), Asker()
+    with ThreadPoolExecutor(3) as threads, Pool(processes=1, queue=1) as pool:
+        plan = _begun(pool, threads, "stuck", first)
+        waits = threads.submit(_plan, pool, "fake", waiting=second)
+        wait_for(lambda: pool.waiting.value == 1)
+        with pytest.raises(PlannerBusy):
+            _plan(pool, "fake")
+        second.leave()
+        with pytest.raises(PlanCancelled):
+            waits.result(1)
+        next_one = threads.submit(_plan, pool, "fake")
+        wait_for(lambda: pool.waiting.value == 1)
+        first.leave()
+        assert next_one.result(PATIENCE_S).shards
+        assert isinstance(plan.exception(PATIENCE_S), PlanCancelled)
+
+
 def test_a_process_that_cannot_be_started_is_started_for_a_later_request() -> None:
     before = planning_processes(os.getpid())
     with Pool(processes=1) as pool:
@@ -191,7 +248,7 @@ def test_a_planning_process_is_deaf_to_ctrl_c_from_its_first_instruction() -> No
         while time.monotonic() < give_up:
             os.kill(pid, signal.SIGINT)
             time.sleep(0.01)
-        process.call(planner_worker.ready, (), PATIENCE_S)
+        process.call(planner_worker.ready, (), PATIENCE_S, PATIENT)
     finally:
         process.end()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -207,7 +264,7 @@ def test_a_process_that_does_not_start_is_one_of_the_services_errors(capfd: pyte
 
 def test_errors_of_a_planning_process_keep_their_data() -> None:
     with Pool(processes=1) as pool, pytest.raises(Infeasible) as caught:
-        pool.plan(_problem("fake", memory=1), VERSIONS, Algorithm.DIM_GREEDY, 0, Deadline(), None)
+        pool.plan(_problem("fake", memory=1), VERSIONS, Algorithm.DIM_GREEDY, 0, Deadline(), None, PATIENT)
     assert caught.value.data["reason"] == "total_memory"
 
 

@@ -42,6 +42,7 @@ def test_a_dry_run_says_what_would_go_and_deletes_nothing(stored: Engine) -> Non
         "profiles: 0 would be deleted",
         "measurements: 0 would be deleted",
         "idempotency keys: 0 would be deleted",
+        "plans under way: 0 would be deleted",
     ]
     assert plans(stored) == {"1", "20", "100"}
 

@@ -83,8 +83,8 @@ KEYED = {
 }
 """Calls that take an idempotency key, and the contract's names of them."""
 
-OTHERS = {"Problem", "FaultAnswer", "ShardingType", "StoredObservationsAnswer"}
-"""Problems have a test below; GET observations is no call of the client."""
+OTHERS = {"Problem", "FaultAnswer", "ShardingType", "StoredObservationsAnswer", "UnderWayAnswer"}
+"""Problems have a test below; GET observations is no call of the client, which waits for a plan that is being made."""
 
 
 def _fields(kind: Any) -> dict[str, bool]:

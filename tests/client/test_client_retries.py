@@ -37,6 +37,15 @@ def test_what_passes_is_tried_again(ask: Asking, first: httpx.Response | Excepti
     assert "idempotency-key" not in one.headers
 
 
+def test_a_plan_that_is_being_made_is_looked_for_again(ask: Asking) -> None:
+    made = httpx.Response(202, json={"plan_id": "0" * 32, "status": "planning"}, headers=BUSY)
+    answers = Answers(made, plan_answer())
+    assert ask(lambda client: client.get_plan("0" * 32), handler=answers).plan_id == "0" * 32
+    assert [request.method for request in answers.requests] == ["GET", "GET"]
+    with pytest.raises(Timeout, match="being made still"):
+        ask(lambda client: client.get_plan("0" * 32), handler=Answers(made), timeout_s=0.3)
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -38,13 +38,18 @@ def refused_for_what_no_schema_can_say(
 
 @schemathesis.hook
 def before_call(ctx: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]) -> None:
-    """Half of the valid questions are made sensible: plans come of them, which calls along links are about."""
+    """Half of the valid questions are made sensible: plans come of them, which calls along links are about.
+
+    Half of these are asked by somebody who would rather come back than wait.
+    """
     make = _SENSIBLE.get(case.operation.definition.raw.get("operationId", ""))
     if make and isinstance(case.body, dict) and case.meta and case.meta.generation.mode.is_positive:
         # By its content: with the same seed they are the same.
-        odd = zlib.crc32(json.dumps(case.body, sort_keys=True).encode()) % 2
-        if odd and case.meta.phase.name in _PHASES:
+        drawn = zlib.crc32(json.dumps(case.body, sort_keys=True).encode())
+        if drawn % 2 and case.meta.phase.name in _PHASES:
             case.body = make(case.body)
+            if make is sensible_plan and drawn % 4 == 1:
+                case.headers["Prefer"] = "respond-async"
 
 
 @schemathesis.hook
