@@ -107,6 +107,11 @@ class StepMarks:
         self.forward: list[_Pass] = []
         self.backward: list[_Pass] = []
 
+    @property
+    def whole(self) -> bool:
+        """Whether every lookup that began was marked to its end; one that failed never is."""
+        return all(lookup.end is not None for each in (*self.forward, *self.backward) for lookup in each.lookups)
+
     def passed(self, clock: Clock) -> bool:
         """Whether the device has come to all of it; does not wait."""
         return all(each.passed(clock) for each in (*self.forward, *self.backward))
