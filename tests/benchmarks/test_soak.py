@@ -27,7 +27,7 @@ def test_what_grows_between_the_first_and_the_last_quarter_is_told() -> None:
     assert verdict([FLAT] * 8, 0)[1]
     assert not verdict([FLAT] * 8, 1)[1]
     for grown in (
-        replace(FLAT, memory=FLAT.memory | {"planning": 211 * MIB}),
+        replace(FLAT, memory={**FLAT.memory, "planning": 211 * MIB}),
         replace(FLAT, descriptors=29),
         replace(FLAT, threads=18),
         replace(FLAT, connections=24),
