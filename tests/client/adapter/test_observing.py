@@ -117,6 +117,22 @@ def test_evaluation_between_steps_does_not_count(model: DistributedModelParallel
     assert [observation.steps for observation in told.observations] == [(1, 2)]
 
 
+def test_evaluation_within_a_step_does_not_count(
+    model: DistributedModelParallel, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(10_000))
+    monkeypatch.setattr(timing.HostClock, "mark", lambda _: next(ticks) / 1000)
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        loss_of(model, batch(0, 0)).backward()  # type: ignore[no-untyped-call]
+        model.eval()
+        loss_of(model, batch(1, 0))
+        model.train()
+        observer.step()
+        train_alone(model, observer, 1)
+    evaluated, plain = told.observations
+    assert evaluated.forward_compute_ms == pytest.approx(plain.forward_compute_ms)
+
+
 def test_a_step_that_fails_and_is_left_out_holds_up_no_other(model: DistributedModelParallel, told: Told) -> None:
     def fail(*_: Any) -> None:
         raise MemoryError
