@@ -16,7 +16,9 @@ from benchmarks.load_generator import write_bodies
 from benchmarks.load_measures import Route, at_half_load, measured, overloaded
 from benchmarks.load_report import report
 from benchmarks.load_servers import Server, bare_routes, service
+from benchmarks.machine import machine_line
 
+_PACKAGES = ("fastapi", "uvicorn", "pydantic", "numpy")
 _JSON = {"content-type": "application/json"}
 
 
@@ -54,6 +56,9 @@ def main() -> None:
     parser.add_argument("--generator-core", type=int, default=1, help="of wrk")
     parser.add_argument("--write", type=Path, help="folder for load.md")
     given = parser.parse_args()
+    if given.write and not given.write.is_dir():
+        parser.error(f"--write: there is no folder {given.write}")
+    machine = machine_line(_PACKAGES)
     os.sched_setaffinity(0, {given.generator_core})
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -72,7 +77,7 @@ def main() -> None:
                 placements = all_routes[2]
                 rate = found[placements.name].rate
                 overload = overloaded(served, placements, rate, 4 * given.seconds, given.generator_core)
-    text, holds = report(found, half, overload)
+    text, holds = report(found, half, overload, machine)
     print(text)
     if given.write:
         (given.write / "load.md").write_text(text)

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.load_generator import Load
 from benchmarks.load_measures import OVERLOAD_CONNECTIONS, Measured, Overload
-from benchmarks.machine import command_line, machine_line
+from benchmarks.machine import command_line
 
 BARE_ESTIMATE, SAME, PLACEMENTS = (
     "/estimate, bare",
@@ -18,16 +18,16 @@ BARE_ESTIMATE, SAME, PLACEMENTS = (
 BARE_PLAN, REPEATED, FRESH = "/plan, bare", "/plan, repeated", "/plan, fresh (auto)"
 """Names of the routes."""
 
-_PACKAGES = ("fastapi", "uvicorn", "pydantic", "numpy")
 
-
-def report(found: Mapping[str, Measured], half: Mapping[str, Load], overload: Overload) -> tuple[str, bool]:
+def report(
+    found: Mapping[str, Measured], half: Mapping[str, Load], overload: Overload, machine: str
+) -> tuple[str, bool]:
     """The report as Markdown, and whether all of it holds."""
     checks = _checks(found, half, overload)
     lines = [
         "# The service under load",
         "",
-        f"`{command_line('benchmarks.load')}` on {machine_line(_PACKAGES)}",
+        f"`{command_line('benchmarks.load')}` on {machine}",
         "",
         "All processes of the service (API, planning, database) share one core, and so does the bare FastAPI",
         "application, which parses the same bodies with the same schemas and returns the service's answers; wrk runs",
@@ -64,8 +64,9 @@ def _row(name: str, found: Mapping[str, Measured]) -> str:
     rates = [load.rate for load in one.loads]
     cpu, bare_cpu = statistics.median(one.cpu_ms), statistics.median(bare.cpu_ms)
     median, p99 = (statistics.median(getattr(load, part) for load in one.loads) for part in ("median_ms", "p99_ms"))
+    digits = 0 if one.rate >= 10 else 2
     return (
-        f"| {name} | {one.rate:.0f} ({min(rates):.0f} to {max(rates):.0f}) | {one.rate / bare.rate:.0%} | {cpu:.2f} | "
+        f"| {name} | {one.rate:.{digits}f} ({min(rates):.{digits}f} to {max(rates):.{digits}f}) | {one.rate / bare.rate:.0%} | {cpu:.2f} | "
         f"{cpu / bare_cpu:.1f} x | {median:.1f} | {p99:.1f} |"
     )
 
@@ -104,6 +105,7 @@ def _checks(found: Mapping[str, Measured], half: Mapping[str, Load], overload: O
         ("p99 of /estimate of other placements within 3 x its median at half load", spread[PLACEMENTS] <= 3),
         ("a repeated /plan within 2 x of the bare route", share[REPEATED] >= 0.5),
         ("no request was refused or broke off without overload", refused == 0),
+        ("three times what it takes was offered", load.rate >= 3 * found[PLACEMENTS].rate),
         (
             "beyond what it takes the service sheds with 503 and Retry-After, and nothing else goes wrong",
             load.shed > 0 and load.shed_without_retry_after == load.other == load.broken == 0,
