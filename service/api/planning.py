@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from service.api.answer_memory import AnswerMemory, Given
 from service.api.answers import EstimateAnswer, PlanDiffAnswer, UnderWayAnswer
@@ -238,8 +239,9 @@ class Planning:
                 return self._making.answer(question, waiting)
 
         def unwanted() -> None:
+            # It may have become another's meanwhile: an admin, too, takes only their own back.
             with suppress(PlanNotFound):
-                self._plans.delete(plan_id, caller)
+                self._plans.delete(plan_id, replace(caller, scopes=frozenset()))
 
         answer = under_way.begin(PlanUnderWay(caller.name, plan_id), made, unwanted, within_s)
         return self._looked_for(under_way, plan_id) if answer is None else answer
