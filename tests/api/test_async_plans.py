@@ -132,6 +132,8 @@ def test_there_are_no_more_of_them_than_there_is_room(replicas: Replicas) -> Non
     places = [begun(replicas.first, long(10)), begun(replicas.first, long(11))]
     refused = replicas.first.post("/plan", json=long(12), headers=ASYNC)
     assert (refused.status_code, kind(refused)) == (503, "planner_busy")
+    # What is being made has its room already, and is looked for.
+    assert [begun(client, long(10)) for client in (replicas.first, replicas.second)] == places[:1] * 2
     assert [replicas.second.delete(place).status_code for place in places] == [204, 204]
     wait_until_free(replicas.first)
     # The refused one left nothing behind, nor did the others.
