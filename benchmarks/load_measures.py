@@ -66,14 +66,12 @@ class Overload:
 
     Attributes:
         load: as wrk saw it.
-        offered: requests a second.
         counted: answers 200 of the route by the service's own metrics.
         health_ms: times that /healthz took meanwhile; infinite where it did not answer.
         ready: whether the service was ready after it.
     """
 
     load: Load
-    offered: float
     counted: int
     health_ms: list[float]
     ready: bool
@@ -136,7 +134,7 @@ def overloaded(server: Server, route: Route, rate: float, seconds: float, core: 
     watcher.join()
     time.sleep(1.0)
     ready = httpx.get(f"{server.address}/readyz", timeout=10).status_code == 200
-    return Overload(load, load.rate, _answered(server, route.path) - before, health, ready)
+    return Overload(load, _answered(server, route.path) - before, health, ready)
 
 
 def _health_ms(server: Server) -> float:

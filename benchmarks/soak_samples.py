@@ -66,7 +66,7 @@ def verdict(samples: Sequence[Sample], errors: int) -> tuple[str, bool]:
 
     Args:
         samples: after the warm-up.
-        errors: answers 5xx and connections that broke.
+        errors: requests that came to something else than they were to.
     """
     quarter = max(1, len(samples) // 4)
     first, last = samples[:quarter], samples[-quarter:]

@@ -1,11 +1,12 @@
 """Training steps under our plans and under TorchRec's, side by side: the same tables, lookups and ranks.
 
 Each of two gloo ranks has a core and a thread, and holds the model under every plan at once. Blocks of steps take
-turns, in each round in another order, so that drift of the machine hits all plans alike. A running service is asked for
-our plans, by cost models that were measured on single threads and gloo ranks of such a machine. TorchRec's planner is
-told the same memory, batch, pooling factors and sharding types, table-wise and column-wise, and has its own figures for
-the machine; once more it may use all of its sharding types. Only ours can be told how often ids repeat: it measures a
-sample batch.
+turns, in each round in another order, so that drift of the machine hits all plans alike. The ranks are started a few
+times, since where a model comes to lie in memory makes its steps some percent faster or slower to its end. A running
+service is asked for our plans, by cost models that were measured on single threads and gloo ranks of such a machine.
+TorchRec's planner is told the same memory, batch, pooling factors and sharding types, table-wise and column-wise, and
+has its own figures for the machine; once more it may use all of its sharding types. Only ours can be told how often ids
+repeat: it measures a sample batch.
 
 Tasks are mlperf_dlrm_dcnv2 and SET:POSITION of the published tasks. Run it alone on the machine, on two cores:
 PYTHONPATH=client OMP_NUM_THREADS=1 python -m benchmarks.train_steps [TASK ...] [--quick] [--write FILE.md]
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from benchmarks.step_ranks import Trained
 
 Plans = Mapping[str, "ArmPlan"]
+Ranks = Sequence[Mapping[str, "Trained"]]
 
 _PACKAGES = ("torch", "fbgemm_gpu-cpu", "torchrec")
 _ARMS = 3
@@ -58,18 +60,20 @@ class Extent:
     Attributes:
         tasks: names.
         batch_size: global.
-        rounds: blocks of each plan.
+        starts: of the ranks.
+        rounds: blocks of each plan in a start.
         limit_bytes: what the tables and buffers of all plans of a task may take on both ranks together.
     """
 
     tasks: Sequence[str]
     batch_size: int
+    starts: int
     rounds: int
     limit_bytes: int
 
 
-FULL = Extent(TASKS, 4_096, 25, 6 * 2**30)
-QUICK = Extent(TASKS[:1], 2_048, 6, 2 * 2**30)
+FULL = Extent(TASKS, 4_096, 6, 4, 6 * 2**30)
+QUICK = Extent(TASKS[:1], 2_048, 2, 4, 2 * 2**30)
 
 
 def planned(tasks: Sequence[StepTask]) -> list[Plans]:
@@ -83,18 +87,26 @@ def planned(tasks: Sequence[StepTask]) -> list[Plans]:
     return found[1:]
 
 
-def trained(task: StepTask, arms: Plans, rounds: int, first: int) -> TaskSteps:
+def trained(task: StepTask, arms: Plans, starts: int, rounds: int) -> TaskSteps:
     """Trains a task under its plans.
 
     Args:
         task: what is trained.
         arms: by planner.
-        rounds: blocks of each.
-        first: position of the plan whose model is made first: where it comes to lie in memory is no merit.
+        starts: of the ranks; in each, another model is made first.
+        rounds: blocks of each plan in a start.
 
     Raises:
         MeasurementRefused: a rank failed, or the plans did not train the same.
     """
+    found = [_started(task, arms, rounds, start % len(arms)) for start in range(starts)]
+    places = {name: arm.places for name, arm in arms.items()}
+    same = tuple((one, other) for one, other in combinations(arms, 2) if places[one] == places[other])
+    cap = task.cap.cap if task.cap else None
+    return TaskSteps(task.name, len(task.problem.tables), cap, _steps(arms, found), same)
+
+
+def _started(task: StepTask, arms: Plans, rounds: int, first: int) -> Ranks:
     from benchmarks.step_ranks import Work, train
 
     order = [*arms][first:] + [*arms][:first]
@@ -102,15 +114,8 @@ def trained(task: StepTask, arms: Plans, rounds: int, first: int) -> TaskSteps:
     cores = sorted(os.sched_getaffinity(0))[:RANKS]
     with tempfile.TemporaryDirectory(prefix="shardwright-steps-") as folder:
         ranks = run_ranks(partial(train, work, Path(folder), cores), RANKS, _TIME_LIMIT_S)
-    losses = {name: [rank[name].loss for rank in ranks] for name in arms}
-    if any(not np.allclose(*pair, rtol=_SAME_LOSS) for pair in combinations(losses.values(), 2)):
-        raise MeasurementRefused(
-            f"{task.name}: plans must train the same, but the last losses of the ranks are {losses}"
-        )
-    places = {name: arm.places for name, arm in arms.items()}
-    same = tuple((one, other) for one, other in combinations(arms, 2) if places[one] == places[other])
-    cap = task.cap.cap if task.cap else None
-    return TaskSteps(task.name, len(task.problem.tables), cap, _steps(arms, ranks), same)
+    refuse_unlike(task.name, {name: [rank[name].loss for rank in ranks] for name in arms})
+    return ranks
 
 
 def refuse_unlike(task: str, losses: Mapping[str, Sequence[float]]) -> None:
@@ -120,18 +125,26 @@ def refuse_unlike(task: str, losses: Mapping[str, Sequence[float]]) -> None:
         raise MeasurementRefused(f"{task}: plans must train the same, but the last losses of the ranks are {losses}")
 
 
-def _steps(arms: Plans, ranks: "Sequence[Mapping[str, Trained]]") -> dict[str, ArmSteps]:
+def _steps(arms: Plans, starts: Sequence[Ranks]) -> dict[str, ArmSteps]:
     return {
         name: ArmSteps(
-            step_ms=ranks[0][name].step_ms,
-            processor_ms=tuple(rank[name].processor_ms for rank in ranks),
+            step_ms=np.array([ranks[0][name].step_ms for ranks in starts]),
+            processor_ms=tuple(
+                float(np.median([ranks[rank][name].processor_ms for ranks in starts])) for rank in range(RANKS)
+            ),
             planning_s=arm.planning_s,
             kinds=arm.kinds,
             predicted=tuple(device.cost_ms for device in arm.estimate.devices) if arm.estimate else None,
-            parts_ms=tuple(rank[name].parts_ms for rank in ranks),
+            parts_ms=tuple(_medians([ranks[rank][name].parts_ms for ranks in starts]) for rank in range(RANKS)),
         )
         for name, arm in arms.items()
     }
+
+
+def _medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each part over the starts in which it was told apart."""
+    known = [parts for parts in found if parts]
+    return {name: float(np.median([parts[name] for parts in known])) for name in (known[0] if known else ())}
 
 
 def report(results: Sequence[TaskSteps], extent: Extent, versions: Mapping[str, str]) -> list[str]:
@@ -145,14 +158,15 @@ def report(results: Sequence[TaskSteps], extent: Extent, versions: Mapping[str, 
         *(__doc__ or "").split("Tasks are")[0].strip().splitlines()[2:],
         "",
         f"Global batch {extent.batch_size:,}, fp32, sgd; {_BATCHES} batches of lookups in turn, drawn to the tables' "
-        f"pooling factors and reuse histograms; {extent.rounds} blocks of {_STEPS} timed steps for each plan. Tables' "
+        f"pooling factors and reuse histograms; {extent.starts} starts with {extent.rounds} blocks of {_STEPS} timed "
+        "steps for each plan. Tables' "
         f"rows are cut so that all plans of a task fit into {extent.limit_bytes / 2**30:g} GiB. A step has the "
         "exchange of ids, lookups, pooled exchanges, one dense layer, and the backward pass with the update of all "
         f"weights. Costs are predicted by {' and '.join(versions.values())}.",
         "",
-        "Ratio: median over the rounds, below 1 ours is faster; its interval is a bootstrap over the rounds. Gain: "
-        "milliseconds of a step by which ours is faster, the median over the rounds where measured. Planning: one plan "
-        "each; ours has the call to the service and the sample's measuring in it.",
+        "Ratio: geometric mean over the starts, below 1 ours is faster, with Student's interval over the starts. Gain: "
+        "milliseconds of a step by which ours is faster, a median where measured. Planning: one plan each; ours has "
+        "the call to the service and the sample's measuring in it.",
         "",
         *(line for other in others for line in comparison_lines(results, ours, other)),
         noise_line(results),
@@ -166,13 +180,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help=f"by default {' '.join(TASKS)}")
     parser.add_argument("--quick", action="store_true", help="one task, few rounds, little memory")
-    parser.add_argument("--rounds", type=int, help=f"blocks of each plan, by default {FULL.rounds}")
+    parser.add_argument("--starts", type=int, help=f"of the ranks, by default {FULL.starts}")
     parser.add_argument("--write", type=Path, help="Markdown file to write the report to")
     given = parser.parse_args()
     if given.write and not given.write.parent.is_dir():
         parser.error(f"--write: there is no folder {given.write.parent}")
-    if given.rounds is not None and given.rounds < QUICK.rounds:
-        parser.error(f"--rounds is {given.rounds}: an interval of 95% needs {QUICK.rounds} at least")
+    if given.starts is not None and given.starts < QUICK.starts:
+        parser.error(f"--starts is {given.starts}: an interval needs {QUICK.starts} at least")
     if len(os.sched_getaffinity(0)) < RANKS:
         parser.error(f"{RANKS} ranks need a core each, and this process may use one: allow more (taskset)")
     if not (shared_data.present() and available()):
@@ -180,7 +194,7 @@ def main() -> None:
             f"skipped: needs TorchRec (benchmarks/requirements-torchrec.txt) and the tables at {shared_data.SHARED}"
         )
     extent = QUICK if given.quick else FULL
-    extent = replace(extent, tasks=given.tasks or extent.tasks, rounds=given.rounds or extent.rounds)
+    extent = replace(extent, tasks=given.tasks or extent.tasks, starts=given.starts or extent.starts)
     try:
         tasks = [step_task(name, extent.batch_size, _ARMS, extent.limit_bytes) for name in extent.tasks]
     except ValueError as fault:
@@ -194,9 +208,9 @@ def main() -> None:
 def measured(tasks: Sequence[StepTask], extent: Extent) -> tuple[list[TaskSteps], Extent, Mapping[str, str]]:
     """The arguments of ``report``; says when a task is done."""
     results, plans = [], planned(tasks)
-    for number, (task, arms) in enumerate(zip(tasks, plans, strict=True)):
+    for task, arms in zip(tasks, plans, strict=True):
         started = time.perf_counter()
-        results.append(trained(task, arms, extent.rounds, number % len(arms)))
+        results.append(trained(task, arms, extent.starts, extent.rounds))
         print(f"{task.name}: {time.perf_counter() - started:.0f} s", flush=True)
     versions = next(arm.estimate.models for arms in plans for arm in arms.values() if arm.estimate)
     return results, extent, versions

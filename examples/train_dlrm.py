@@ -150,7 +150,7 @@ def _batches(tables: list[dict[str, Any]], batch_size: int, seed: int) -> Iterat
     while True:
         lengths, ids = [], []
         for table in tables:
-            most = 2 * round(table["pooling_factor"]) - 1
+            most = max(1, 2 * round(table["pooling_factor"]) - 1)
             lengths.append(torch.randint(1, most + 1, (batch_size,), generator=random))
             ids.append(_zipf(int(lengths[-1].sum()), table["num_embeddings"], random))
         dense = torch.randn(batch_size, DENSE_FEATURES, generator=random)

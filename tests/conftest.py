@@ -32,6 +32,10 @@ class Databases:
         self._admin = build_unpooled_engine(
             self._server_url, application_name="tests", statement_timeout_ms=60_000, lock_timeout_ms=60_000
         )
+        with self._admin.connect() as connection:
+            version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
+        # A copy by files takes a quarter of the work of one through the log; before 15 there is no other.
+        self._copying = "STRATEGY FILE_COPY" if version >= 150_000 else ""
 
     def execute(self, statement: str) -> None:
         """Runs a statement outside any transaction."""
@@ -41,10 +45,8 @@ class Databases:
     def create(self, template: URL | None = None) -> URL:
         """A new database, empty or a copy of another, which nobody may be connected to."""
         name = f"test_{uuid.uuid4().hex}"
-        # A copy by files takes a quarter of the work of one through the log.
-        self.execute(
-            f"CREATE DATABASE {name} TEMPLATE {template.database if template else 'template0'} STRATEGY FILE_COPY"
-        )
+        copied = template.database if template else "template0"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {copied} {self._copying}")
         return self._server_url.set(database=name)
 
     def drop(self, url: URL) -> None:

@@ -96,10 +96,11 @@ class Client(Configured):
         return self._run(answered(estimate_call(request, idempotency_key), self._configuration))
 
     def get_plan(self, plan_id: str) -> Plan:
-        """A stored plan.
+        """A stored plan; one that is being made in the background is waited for.
 
         Raises:
             NotFound: there is none under this id.
+            Timeout: it is being made still.
             ShardwrightError: another of its tree.
         """
         return self._run(answered(get_plan_call(plan_id), self._configuration))

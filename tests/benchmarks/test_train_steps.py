@@ -83,7 +83,7 @@ def test_tasks_that_are_not_there(name: str, said: str) -> None:
 
 
 def test_a_plan_is_faster_only_beyond_noise() -> None:
-    noise = np.random.default_rng(0).normal(1.0, 0.05, size=(2, 20))
+    noise = np.random.default_rng(0).normal(1.0, 0.05, size=(2, 5, 20))
     assert step_ratio(noise[0], noise[1]).verdict == "within noise"
     slow = step_ratio(1.2 * noise[0], noise[1])
     assert (slow.verdict, step_ratio(noise[1], 1.2 * noise[0]).verdict) == ("slower", "faster")
@@ -91,9 +91,15 @@ def test_a_plan_is_faster_only_beyond_noise() -> None:
 
 
 def test_drift_of_the_machine_is_no_noise() -> None:
-    drift = np.linspace(1.0, 3.0, 20)
+    drift = np.linspace(1.0, 3.0, 20).reshape(4, 5)
     found = step_ratio(90.0 * drift, 100.0 * drift)
     assert (found.low, found.value, found.high) == pytest.approx((0.9, 0.9, 0.9))
+
+
+def test_rounds_of_a_start_make_nothing_certain() -> None:
+    layouts = np.repeat([[1.02], [0.97], [1.01], [0.99]], 50, axis=1)
+    assert step_ratio(layouts, np.ones_like(layouts)).verdict == "within noise"
+    assert step_ratio(0.9 * layouts, np.ones_like(layouts)).verdict == "faster"
 
 
 def test_the_mean_of_ratios_is_geometric() -> None:
@@ -108,7 +114,12 @@ def arm(step_ms: float, computes: tuple[float, float], predicted: bool = True) -
     ]
     kinds = {"table_wise": 9} if predicted else {"table_wise": 7, "row_wise": 2}
     return ArmSteps(
-        np.full(6, step_ms), (step_ms - 9, step_ms - 5), 0.25, kinds, tuple(totals) if predicted else None, tuple(parts)
+        np.full((3, 2), step_ms),
+        (step_ms - 9, step_ms - 5),
+        0.25,
+        kinds,
+        tuple(totals) if predicted else None,
+        tuple(parts),
     )
 
 

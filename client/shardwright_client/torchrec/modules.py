@@ -74,14 +74,14 @@ def find_tables(module: nn.Module, sharders: Sequence[Any]) -> tuple[ModuleTable
     """
     by_type = {sharder_name(sharder.module_type): sharder for sharder in sharders}
     found = [
-        (path, config, collection, sharder)
+        (path, config, parameter, collection, sharder)
         for path, collection, sharder in _sharded(module, by_type)
-        for config in _planned_configs(path, collection, sharder)
+        for config, parameter in _planned(path, collection, sharder)
     ]
-    faults = [fault for path, config, _, _ in found for fault in _faults(told_table(path, config.name), config)]
+    faults = [fault for path, config, *_ in found for fault in _faults(told_table(path, config.name), config)]
     if faults:
         raise NotModelled(together(faults))
-    names = _unique_names([(path, config.name) for path, config, _, _ in found])
+    names = _unique_names([(path, config.name) for path, config, *_ in found])
     return tuple(_table(name, *each) for name, each in zip(names, found, strict=True))
 
 
@@ -97,14 +97,16 @@ def _sharded(module: nn.Module, by_type: dict[str, Any]) -> Iterator[tuple[str, 
             waiting += [(f"{path}.{name}" if path else name, child) for name, child in found.named_children()]
 
 
-def _planned_configs(path: str, module: Any, sharder: Any) -> Iterator[Any]:
+def _planned(path: str, module: Any, sharder: Any) -> Iterator[tuple[Any, nn.Parameter]]:
+    """Configurations and weights of a module's tables."""
     if sharder_name(type(module)) != _PLANNED:
         raise NotModelled(
             f"{_told_module(path)} is a {type(module).__name__}: Shardwright plans pooled tables, those of "
             "EmbeddingBagCollection. Leave out its sharder, so that it stays replicated, or plan with TorchRec"
         )
     shardable = sharder.shardable_parameters(module)
-    yield from (config for config in module.embedding_bag_configs() if config.name in shardable)
+    configs = module.embedding_bag_configs()
+    yield from ((config, shardable[config.name]) for config in configs if config.name in shardable)
 
 
 def _unique_names(keys: Sequence[tuple[str, str]]) -> list[str]:
@@ -129,7 +131,7 @@ def _faults(told: str, config: Any) -> Iterator[str]:
         yield f"{told} is a virtual or pruned table: only tables that hold all their rows are modelled"
 
 
-def _table(name: str, path: str, config: Any, collection: Any, sharder: Any) -> ModuleTable:
+def _table(name: str, path: str, config: Any, parameter: nn.Parameter, collection: Any, sharder: Any) -> ModuleTable:
     return ModuleTable(
         name,
         path,
@@ -140,6 +142,6 @@ def _table(name: str, path: str, config: Any, collection: Any, sharder: Any) -> 
         _POOLING_MODES[config.pooling],
         _DATA_TYPES[config.data_type],
         bool(collection.is_weighted()),
-        sharder.shardable_parameters(collection)[config.name],
+        parameter,
         sharder,
     )

@@ -111,7 +111,8 @@ class PlanObserver:
         return timer.begin_step((step - self._first) % self._every == self._every - 1)
 
     def _gather(self, step: int, marks: StepMarks | None) -> None:
-        if marks is not None:
+        # A step that failed, and that the training left out, would be waited for without end.
+        if marks is not None and marks.whole:
             self._pending.append((step, marks))
         self._take_passed()
         if self._step >= self._end and not (self._pending and self._pending[0][0] < self._end):

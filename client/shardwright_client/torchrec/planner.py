@@ -94,7 +94,8 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             client: None for one that the environment describes; only the rank that asks makes it.
             optimizer: of the tables; None for what they and the sharders say.
             samples: KeyedJaggedTensors to measure lookups in, see ``measured_lookups``; without any, the constraints'
-                pooling factors are taken, and the service assumes how often ids repeat.
+                pooling factors are taken, and the service assumes how often ids repeat. Part of the question: ranks
+                that call ``plan`` each by itself get one plan only where all have the same.
             launch_id: the same for all ranks of a launch and no other; None for torchrun's ``--rdzv-id``, and one of
                 this planner's own where there is none.
             request: further members of POST /plan, such as ``constraints`` by table name, ``algorithm`` or ``seed``.

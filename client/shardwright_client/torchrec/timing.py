@@ -107,6 +107,11 @@ class StepMarks:
         self.forward: list[_Pass] = []
         self.backward: list[_Pass] = []
 
+    @property
+    def whole(self) -> bool:
+        """Whether every lookup that began was marked to its end; one that failed never is."""
+        return all(lookup.end is not None for each in (*self.forward, *self.backward) for lookup in each.lookups)
+
     def passed(self, clock: Clock) -> bool:
         """Whether the device has come to all of it; does not wait."""
         return all(each.passed(clock) for each in (*self.forward, *self.backward))
@@ -194,8 +199,8 @@ class StepTimer:
         ]
         for lookup in module._lookups:  # the module shows its own parameters only
             self._hooks += [
-                lookup.register_forward_pre_hook(lambda *_: self._lookup_begins()),
-                lookup.register_forward_hook(lambda *_: self._lookup_ends()),
+                lookup.register_forward_pre_hook(lambda *_: self._lookup_begins(module)),
+                lookup.register_forward_hook(lambda *_: self._lookup_ends(module)),
             ]
 
     @_guarded
@@ -204,13 +209,13 @@ class StepTimer:
             self._step.forward.append(_Pass())
 
     @_guarded
-    def _lookup_begins(self) -> None:
-        if self._step is not None and self._step.forward:
+    def _lookup_begins(self, module: nn.Module) -> None:
+        if self._step is not None and module.training and self._step.forward:
             self._step.forward[-1].lookups.append(_Interval(self._clock.mark()))
 
     @_guarded
-    def _lookup_ends(self) -> None:
-        if self._step is not None and self._step.forward:
+    def _lookup_ends(self, module: nn.Module) -> None:
+        if self._step is not None and module.training and self._step.forward:
             self._step.forward[-1].lookups[-1].end = self._clock.mark()
 
     @_guarded

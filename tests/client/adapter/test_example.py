@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from typing import Any
@@ -42,3 +43,9 @@ def test_it_trains_on_torchrecs_plan() -> None:
     planned, trained = _run(2, "--planner", "torchrec")
     assert planned["plan_id"] is None
     assert trained["last_loss"] < trained["first_loss"]
+
+
+def test_a_table_that_few_samples_look_up_is_drawn_too() -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "train_dlrm.py"))
+    tables = [{"name": "rare", "num_embeddings": 9, "pooling_factor": 0.3}]
+    assert next(example["_batches"](tables, 4, 1)).sparse.lengths().tolist() == [1] * 4

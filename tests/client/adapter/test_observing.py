@@ -117,6 +117,36 @@ def test_evaluation_between_steps_does_not_count(model: DistributedModelParallel
     assert [observation.steps for observation in told.observations] == [(1, 2)]
 
 
+def test_evaluation_within_a_step_does_not_count(
+    model: DistributedModelParallel, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(10_000))
+    monkeypatch.setattr(timing.HostClock, "mark", lambda _: next(ticks) / 1000)
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        loss_of(model, batch(0, 0)).backward()  # type: ignore[no-untyped-call]
+        model.eval()
+        loss_of(model, batch(1, 0))
+        model.train()
+        observer.step()
+        train_alone(model, observer, 1)
+    evaluated, plain = told.observations
+    assert evaluated.forward_compute_ms == pytest.approx(plain.forward_compute_ms)
+
+
+def test_a_step_that_fails_and_is_left_out_holds_up_no_other(model: DistributedModelParallel, told: Told) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        failing = next(m for m in model.modules() if hasattr(m, "_lookups"))._lookups[0].register_forward_pre_hook(fail)
+        with pytest.raises(MemoryError):
+            loss_of(model, batch(0, 0))
+        failing.remove()
+        observer.step()
+        train_alone(model, observer, 2)
+        assert [observation.steps for observation in told.observations] == [(1, 2), (2, 3)]
+
+
 def test_a_plan_of_another_planner_is_not_observed(model: DistributedModelParallel, told: Told) -> None:
     with PlanObserver(model, None, sample_every=1, report_every=1) as observer:
         train_alone(model, observer, 2)

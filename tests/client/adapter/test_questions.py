@@ -235,6 +235,20 @@ def test_every_table_without_a_model_is_named_but_for_many() -> None:
     assert str(caught.value).endswith("; and 3 more")
 
 
+def test_a_collection_is_looked_through_as_often_however_many_tables_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, looks = sharder(), []
+    shardable = asked.shardable_parameters
+
+    def counted(module: Any) -> Any:
+        looks.append(module)
+        return shardable(module)
+
+    monkeypatch.setattr(asked, "shardable_parameters", counted)
+    module = collection(*(config(f"t{i}", [f"f{i}"]) for i in range(9)), device="meta")
+    assert [table.parameter.shape for table in find_tables(module, [asked])] == [(50, 16)] * 9
+    assert len(looks) == 2
+
+
 def test_what_the_operator_lacks_on_a_cpu_is_refused() -> None:
     module = collection(config("t", ["f"], data_type=DataType.BF16), config("u", ["g"]), device="meta")
     with pytest.raises(NotModelled, match=r"table 't' of .* has data_type bf16: FBGEMM's operator has none on a CPU"):
