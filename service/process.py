@@ -51,17 +51,21 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._stopping = stopping
         self._drain_s = drain_s
+        self._draining: threading.Timer | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Takes a signal: the first one tells, a second one while it drains ends that."""
         first = not self._stopping.is_set()
         self._stopping.set()
-        if not (first and self._drain_s):
-            super().handle_exit(sig, frame)
+        if first and self._drain_s:
+            self._draining = threading.Timer(self._drain_s, super().handle_exit, (sig, frame))
+            self._draining.daemon = True
+            self._draining.start()
             return
-        later = threading.Timer(self._drain_s, super().handle_exit, (sig, frame))
-        later.daemon = True
-        later.start()
+        if self._draining:
+            # Else it would be one more Ctrl-C, at which uvicorn drops what runs.
+            self._draining.cancel()
+        super().handle_exit(sig, frame)
 
 
 class StopRequest:

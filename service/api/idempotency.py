@@ -21,10 +21,14 @@ IdempotencyKey = Annotated[
     WithJsonSchema({"type": "string", "pattern": PATTERN}),
     Header(
         description="Your own name for this call, for example a UUID. Sent again with the same request within a day, "
-        "the call is not made again and gets its first answer, with `Idempotent-Replayed: true`. Errors are not kept. "
-        "Needs the database."
+        "the call is not made again and gets its first answer, with `Idempotent-Replayed: true`. Errors are not kept, "
+        "nor that a plan is begun, as `Prefer: respond-async` has it. Needs the database."
     ),
 ]
+
+
+class Begun(Response):
+    """Says that what was asked is begun; not kept, as that may come to nothing: sent again, the call is made again."""
 
 
 class IdempotentCalls:
@@ -62,6 +66,9 @@ class IdempotentCalls:
             with suppress(StorageUnavailable):
                 self._store.release(call)
             raise
+        if isinstance(response, Begun):
+            self._store.release(call)
+            return response
         # A failure to keep it is told: the caller tries again, and finds that the call took effect or is made anew.
         self._store.keep(call, _kept(response))
         return response

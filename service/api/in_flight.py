@@ -26,6 +26,8 @@ class _Flight(Waiting, Generic[Result]):
             if self._all_gone():
                 return False
             self._waiting.append(waiting)
+            for each in self._waiting:
+                each.shared()
             if self._admitted:
                 waiting.admitted()
             return True

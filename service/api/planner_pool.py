@@ -184,7 +184,8 @@ class PlannerPool:
         """``make_plan`` in a planning process; the wait for one counts against the deadline.
 
         Once all who wait have left, the process, or the place before it, is soon free: as a rule within a fifth of a
-        second, and after little more than one it is given up on, and another is started.
+        second, and after little more than one it is given up on, and another is started. One that was only just started
+        loads the models first.
 
         Raises:
             PlannerBusy: processes and waiting room are full, none came free by the deadline, two processes died of

@@ -20,6 +20,9 @@ from service.telemetry.tracing import current_span
 _CANCEL_S = 1.0
 """Seconds that a process has to end a call that was cancelled; then it is ended itself."""
 
+_START_S = 30.0
+"""The same for one that may be loading the models still: clients that hang up early must not keep it from that."""
+
 
 class Died(Exception):
     """The process ended before it had answered."""
@@ -37,6 +40,7 @@ class PlannerProcess:
         self._source = source
         self._process: SpawnProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
+        self._has_answered = False
 
     def start(self) -> None:
         """Starts a process, which then loads the models.
@@ -56,7 +60,7 @@ class PlannerProcess:
                 process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._process, self._pipe = process, pipe
+        self._process, self._pipe, self._has_answered = process, pipe, False
 
     @property
     def pid(self) -> int | None:
@@ -82,6 +86,7 @@ class PlannerProcess:
             if not self._answered(self._pipe, timeout, waiting):
                 self.end()
                 raise Stuck
+            self._has_answered = True
             return self._pipe.recv()
         except (EOFError, OSError) as error:
             self.end()
@@ -93,7 +98,7 @@ class PlannerProcess:
         while not pipe.poll(max(0.0, min(LOOK_S, due - time.monotonic()))):
             if waiting.gone():
                 pipe.send(Cancel())
-                if pipe.poll(_CANCEL_S):
+                if pipe.poll(_CANCEL_S if self._has_answered else _START_S):
                     return True
                 self.end()
                 # It ended as it should: the place is empty, and nothing died.

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from service.api.answer_memory import AnswerMemory, Given
 from service.api.answers import EstimateAnswer, PlanDiffAnswer, UnderWayAnswer
@@ -25,11 +26,11 @@ from service.api.profiling import NoveltySink
 from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
 from service.api.stored_plans import found_plan, plan_diff
 from service.domain.callers import Caller
-from service.domain.errors import PlanNotFound, ShardwrightError, StorageUnavailable
+from service.domain.errors import PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
 from service.domain.plan import Algorithm, Problem, content_hash
-from service.domain.plans_under_way import PlanUnderWay
+from service.domain.plans_under_way import PlanNotMade, PlanUnderWay
 from service.domain.ports import PlanStore, StoredPlan
 from service.domain.waiting import PATIENT, Waiting
 from service.telemetry.metrics import Metrics
@@ -132,7 +133,7 @@ class Planning:
             if stored is not None:
                 self._metrics.plan_outcome(request.algorithm, "stored")
                 return stored.answer
-            self._planner.refuse_if_full()
+            self._refuse_if_full(self._under_way, PlanUnderWay(caller.name, question.plan_id))
         return self._begun(self._under_way, question, within_s)
 
     def estimate(self, body: bytes, caller: Caller) -> EstimateAnswer:
@@ -230,6 +231,16 @@ class Planning:
         # Other processes may give it again for as long as they remember it.
         self._plans_given.forget()
 
+    def _refuse_if_full(self, under_way: PlansUnderWay, plan: PlanUnderWay) -> None:
+        try:
+            self._planner.refuse_if_full()
+        except PlannerBusy:
+            # What is being made has its room already.
+            with suppress(PlanNotMade):
+                if under_way.is_made(plan):
+                    return
+            raise
+
     def _begun(self, under_way: PlansUnderWay, question: Question, within_s: float) -> Answer | UnderWayAnswer:
         caller, plan_id = question.caller, question.plan_id
 
@@ -238,8 +249,9 @@ class Planning:
                 return self._making.answer(question, waiting)
 
         def unwanted() -> None:
+            # It may have become another's meanwhile: an admin, too, takes only their own back.
             with suppress(PlanNotFound):
-                self._plans.delete(plan_id, caller)
+                self._plans.delete(plan_id, replace(caller, scopes=frozenset()))
 
         answer = under_way.begin(PlanUnderWay(caller.name, plan_id), made, unwanted, within_s)
         return self._looked_for(under_way, plan_id) if answer is None else answer

@@ -14,7 +14,7 @@ from typing import Self
 
 from service.api.leases import renewed
 from service.api.making import Answer
-from service.api.problems import public_detail, status_of
+from service.api.problems import facts_of, public_detail, status_of
 from service.domain.errors import PlanCancelled, ShardwrightError, StorageUnavailable
 from service.domain.plans_under_way import PlanNotMade, PlanUnderWay, UnderWayStore
 from service.domain.waiting import Asker, Waiting
@@ -50,11 +50,15 @@ class _Job(Asker):
         self.answer: Future[Answer] = Future()
         self.why_left = ""
         self.waited_for_until = -math.inf
+        self.alone = True
         self._begun = threading.Event()
         self.answer.add_done_callback(lambda _: self._begun.set())
 
     def admitted(self) -> None:
         self._begun.set()
+
+    def shared(self) -> None:
+        self.alone = False
 
     def end(self, why: str) -> None:
         self.why_left = why
@@ -130,8 +134,8 @@ class PlansUnderWay:
             return None
         thread = threading.Thread(target=copy_context().run, args=(self._run, job), name=f"plan {plan.plan_id}")
         with self._changing:
+            thread.start()
             self._threads.add(thread)
-        thread.start()
         return job.answer_within(within_s)
 
     def is_made(self, plan: PlanUnderWay) -> bool:
@@ -162,7 +166,8 @@ class PlansUnderWay:
                 answer = job.make(job)
             if not answer["saved"]:
                 raise StorageUnavailable("the database was away when the plan was to be stored", retry_after_s=1)
-            if self._store.finish(job.plan, job.claimant):
+            # What was given up is answered to others all the same.
+            if self._store.finish(job.plan, job.claimant) and job.alone:
                 job.unwanted()
             job.answer.set_result(answer)
         except BaseException as error:
@@ -192,11 +197,12 @@ class PlansUnderWay:
         told = self._told(job, error)
         fields = {"plan_id": job.plan.plan_id, "caller": job.plan.caller, "kind": told.kind, "cause": str(error)}
         _log.info("a plan was not made", extra={"fields": fields | ({"why": job.why_left} if job.why_left else {})})
-        kept = {"kind": told.kind, "detail": public_detail(told), "data": dict(told.data)}
+        kept = {"kind": told.kind, "detail": public_detail(told), "data": facts_of(told)}
         try:
             self._store.fail(job.plan, job.claimant, kept)
-        except StorageUnavailable as away:
-            _log.warning("why a plan was not made is not kept", extra={"fields": {"cause": away.detail}})
+        except Exception as away:
+            # Whoever waits for the plan must be told all the same.
+            _log.warning("why a plan was not made is not kept", extra={"fields": {"cause": str(away)}})
         return told
 
     def _told(self, job: _Job, error: BaseException) -> ShardwrightError:

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from fastapi import Header, Request, Response
 
 from service.api.answers import UnderWayAnswer, answer_json
+from service.api.idempotency import Begun
 
 Prefer = Annotated[
     str | None,
@@ -52,4 +53,4 @@ def under_way(answer: UnderWayAnswer, begun: bool) -> Response:
     headers = {"Retry-After": str(RETRY_AFTER_S)}
     if begun:
         headers |= {"Location": f"/plans/{answer.plan_id}", "Preference-Applied": APPLIED}
-    return Response(answer_json(answer), 202, headers, "application/json")
+    return Begun(answer_json(answer), 202, headers, "application/json")

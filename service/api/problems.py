@@ -159,9 +159,14 @@ def problem_of(error: ShardwrightError, instance: str) -> dict[str, Any]:
     problem = _details(error.kind, status, error.detail, instance)
     if error.kind in _POINTERS:
         problem["pointer"] = _POINTERS[error.kind]
+    return problem | facts_of(error)
+
+
+def facts_of(error: ShardwrightError) -> dict[str, Any]:
+    """What the problem details of an error say besides its kind and its sentence."""
     if isinstance(error, InvalidRequest):
-        problem |= {"faults": _listed(error.faults), "fault_count": len(error.faults)}
-    return problem | dict(error.data)
+        return {"faults": _listed(error.faults), "fault_count": len(error.faults)}
+    return dict(error.data)
 
 
 def public_detail(error: ShardwrightError) -> str:

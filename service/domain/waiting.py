@@ -10,6 +10,10 @@ class Waiting(Protocol):
     def admitted(self) -> None:
         """Are told that there is room for what they asked: it is being made, or its turn will come."""
 
+    def shared(self) -> None:
+        """Are told that others wait for the same answer."""
+        return None
+
     def gone(self) -> bool:
         """Whether nobody waits any more; once that is so, it stays so."""
 

@@ -105,3 +105,11 @@ class FakeStore:
     def _said(self, name: str) -> str:
         path = self.root / name
         return path.read_text() if path.is_file() else ""
+
+
+class LateStore(FakeStore):
+    """Takes its time to be there at all."""
+
+    def __init__(self, root: str) -> None:
+        time.sleep(2.0)
+        super().__init__(root)

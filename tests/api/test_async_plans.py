@@ -132,6 +132,8 @@ def test_there_are_no_more_of_them_than_there_is_room(replicas: Replicas) -> Non
     places = [begun(replicas.first, long(10)), begun(replicas.first, long(11))]
     refused = replicas.first.post("/plan", json=long(12), headers=ASYNC)
     assert (refused.status_code, kind(refused)) == (503, "planner_busy")
+    # What is being made has its room already, and is looked for.
+    assert [begun(client, long(10)) for client in (replicas.first, replicas.second)] == places[:1] * 2
     assert [replicas.second.delete(place).status_code for place in places] == [204, 204]
     wait_until_free(replicas.first)
     # The refused one left nothing behind, nor did the others.
@@ -154,6 +156,13 @@ def test_a_plan_that_cannot_be_made_says_why_where_it_would_have_been(replicas: 
         }
     assert replicas.first.delete(place).status_code == 204
     assert replicas.first.get(place).status_code == 404
+
+
+def test_what_is_found_wrong_with_a_request_as_its_plan_is_made_is_told_by_field(replicas: Replicas) -> None:
+    tables = [table(f"t{i}", embedding_dim=8_192) for i in range(6)]
+    place = begun(replicas.first, quick(21, tables=tables, constraints={"max_shard_dim": 4}))
+    wait_for(lambda: replicas.second.get(place).status_code != 202)
+    assert pointers(replicas.second.get(place)) == {"/tables/4/embedding_dim"}
 
 
 def test_who_gives_it_up_ends_it_on_whichever_replica(replicas: Replicas) -> None:
@@ -199,14 +208,27 @@ def test_a_plan_whose_maker_is_gone_is_lost_and_may_be_asked_for_again(replicas:
     assert replicas.first.get(f"/plans/{plan_id}").status_code == 200
 
 
-def test_a_key_keeps_the_place(replicas: Replicas) -> None:
+def test_a_key_leads_to_the_place_and_begins_anew_what_came_to_nothing(replicas: Replicas) -> None:
     key = {"Idempotency-Key": "night"}
     place = begun(replicas.first, long(60), **key)
-    again = replicas.second.post("/plan", json=long(60), headers=ASYNC | key)
-    assert (again.status_code, again.headers["location"]) == (202, place)
-    assert again.headers["idempotent-replayed"] == "true"
+    assert begun(replicas.second, long(60), **key) == place
+    assert metric(replicas.second, RUNNING) == 0
     assert replicas.second.delete(place).status_code == 204
     wait_until_free(replicas.first)
+    # What was begun came to nothing: the same call begins it anew.
+    assert begun(replicas.second, long(60), **key) == place
+    assert replicas.first.get(place).status_code == 202
+    assert replicas.first.delete(place).status_code == 204
+    wait_until_free(replicas.second)
+
+
+def test_an_answer_that_came_in_time_is_kept_under_its_key(replicas: Replicas) -> None:
+    headers = {"Prefer": "respond-async, wait=20", "Idempotency-Key": "day"}
+    first, again = (
+        client.post("/plan", json=quick(61), headers=headers) for client in (replicas.first, replicas.second)
+    )
+    assert (first.status_code, again.json()) == (200, first.json())
+    assert again.headers["idempotent-replayed"] == "true"
 
 
 def test_a_launch_waits(replicas: Replicas) -> None:

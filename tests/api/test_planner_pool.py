@@ -46,9 +46,9 @@ class Count:
 class Pool(PlannerPool):
     """A pool whose counts can be read."""
 
-    def __init__(self, processes: int, queue: int = 0, grace_s: float = 10.0) -> None:
+    def __init__(self, processes: int, queue: int = 0, grace_s: float = 10.0, factory: str = FACTORY) -> None:
         self.running, self.waiting, self.deaths = Count(), Count(), Count()
-        source = SourceSpec(FACTORY, "")
+        source = SourceSpec(factory, "")
         super().__init__(source, processes, queue, self.running, self.waiting, self.deaths, grace_s)
 
 
@@ -175,6 +175,20 @@ def test_a_process_that_does_not_come_to_an_end_is_replaced_and_not_counted_as_d
         assert _plan(pool, "fake").shards
         assert pool.deaths.value == 0
     assert not caplog.records
+
+
+@pytest.mark.slow
+def test_who_leaves_soon_does_not_end_a_process_that_is_still_loading() -> None:
+    before, asker = planning_processes(os.getpid()), Asker()
+    with ThreadPoolExecutor(1) as threads, Pool(1, factory="tests.api.fake_store:LateStore") as pool:
+        kill(*planning_processes(os.getpid()) - before)
+        plan = _begun(pool, threads, "fake", asker)
+        wait_for(lambda: bool(planning_processes(os.getpid()) - before))
+        second = planning_processes(os.getpid()) - before
+        asker.leave()
+        assert isinstance(plan.exception(PATIENCE_S), PlanCancelled | None)
+        assert planning_processes(os.getpid()) - before == second
+        assert _plan(pool, "fake").shards
 
 
 def test_who_leaves_the_line_gives_up_its_place_at_once() -> None:

@@ -6,22 +6,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
+from service.api.answers import UnderWayAnswer
 from service.api.leases import renewed
 from service.api.making import Answer
+from service.api.planning import Planning
 from service.api.plans_under_way import Patience, PlansUnderWay
-from service.domain.callers import ANONYMOUS, WITHOUT_KEY
+from service.domain.callers import ANONYMOUS, WITHOUT_KEY, Caller, Scope
 from service.domain.errors import Infeasible, PlanCancelled, PlannerBusy, PlanNotFound, StorageUnavailable
 from service.domain.launches import LEASE_S
 from service.domain.plans_under_way import PlanNotMade, PlanUnderWay
 from service.domain.waiting import Waiting
 from service.storage.plans import PlanRepository
 from service.storage.plans_under_way import UnderWayRepository
-from service.usecases.make_plan import PlanStatus
+from service.usecases.make_plan import PlanResult, PlanStatus
 from tests.api.here import Clock, HerePlanner, planning_with
 from tests.api.processes import wait_for
 from tests.api.support import request
@@ -122,6 +125,80 @@ def test_one_that_is_given_up_as_it_is_stored_is_taken_back(under_way: PlansUnde
     plan.go_on.set()
     wait_for(lambda: plan.taken_back == 1)
     assert not under_way.is_made(PLAN)
+
+
+class GatedPlanner(HerePlanner):
+    """Plans once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def plan(self, *args: Any) -> PlanResult:
+        args[-1].admitted()
+        assert self.go_on.wait(20)
+        return super().plan(*args)
+
+
+def given_up(planning: Planning, store: UnderWayRepository, caller: Caller) -> str:
+    """The id of a plan that is being made for a caller who does not want it any more, as another replica knows."""
+    begun = planning.plan_in_background(BODY, 1000.0, caller, 0.0)
+    assert isinstance(begun, UnderWayAnswer)
+    assert store.give_up(PlanUnderWay(caller.name, begun.plan_id))
+    return begun.plan_id
+
+
+def test_one_that_is_given_up_is_kept_where_another_call_waits_for_it(
+    engine: Engine, store: UnderWayRepository, under_way: PlansUnderWay
+) -> None:
+    plans, planner = PlanRepository(engine), GatedPlanner()
+    planning = planning_with(plans, planner, under_way=under_way)
+    plan_id = given_up(planning, store, WITHOUT_KEY)
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(planning.plan, BODY, 1000.0, WITHOUT_KEY)
+        time.sleep(0.3)
+        planner.go_on.set()
+        assert other.result(20)["saved"]
+    wait_for(lambda: not under_way._threads)
+    assert len(planner.deadlines) == 1
+    assert plans.get(plan_id, WITHOUT_KEY) is not None
+
+
+def test_one_that_is_taken_back_from_an_admin_stays_with_others(
+    engine: Engine, store: UnderWayRepository, under_way: PlansUnderWay
+) -> None:
+    admin, other = (Caller(scope.value, frozenset({scope}), "id") for scope in (Scope.ADMIN, Scope.PLAN))
+    plans, planner = PlanRepository(engine), GatedPlanner()
+    plan_id = given_up(planning_with(plans, planner, under_way=under_way), store, admin)
+    planning_with(plans, HerePlanner()).plan(BODY, 1000.0, other)
+    planner.go_on.set()
+    wait_for(lambda: not under_way._threads)
+    assert plans.get(plan_id, other) is not None
+    assert plans.get(plan_id, replace(admin, scopes=other.scopes)) is None
+
+
+def test_who_waits_is_told_also_where_that_cannot_be_kept(engine: Engine) -> None:
+    class Forgetful(UnderWayRepository):
+        def fail(self, plan: PlanUnderWay, claimant: str, error: Mapping[str, Any]) -> None:
+            raise ValueError("cannot be kept")
+
+    plan = Plan()
+    plan.outcome = PlannerBusy("full", retry_after_s=1)
+    plan.go_on.set()
+    with PlansUnderWay(Forgetful(engine), PATIENCE, threading.Event()) as under_way, pytest.raises(PlannerBusy):
+        under_way.begin(PLAN, plan.make, plan.take_back, 5.0)
+
+
+def test_a_thread_that_cannot_be_had_is_not_waited_for(
+    store: UnderWayRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with PlansUnderWay(store, PATIENCE, threading.Event()) as under_way, monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            under_way.begin(PLAN, Plan().make, lambda: None, 0.0)
 
 
 def test_the_end_of_a_service_that_was_not_told_to_stop_ends_what_it_makes(store: UnderWayRepository) -> None:

@@ -103,6 +103,16 @@ def test_readiness_ends_before_the_connections_do(database_url: str) -> None:
         assert not thread.is_alive()
 
 
+def test_a_second_ctrl_c_ends_the_wait_and_drops_nothing() -> None:
+    server = Server(uvicorn.Config(running_app), threading.Event(), 0.2)
+    server.handle_exit(signal.SIGINT, None)
+    assert not server.should_exit
+    server.handle_exit(signal.SIGINT, None)
+    assert server.should_exit
+    time.sleep(0.4)
+    assert not server.force_exit
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_nothing_that_was_accepted_is_lost(
