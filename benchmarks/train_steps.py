@@ -72,7 +72,7 @@ class Extent:
     limit_bytes: int
 
 
-FULL = Extent(TASKS, 4_096, 6, 4, 6 * 2**30)
+FULL = Extent(TASKS, 4_096, 4, 6, 6 * 2**30)
 QUICK = Extent(TASKS[:1], 2_048, 2, 4, 2 * 2**30)
 
 

@@ -71,7 +71,7 @@ _DETAILS: Final[Mapping[str, str]] = {
     "storage_unavailable": "the database is not available",
     "models_unavailable": "no cost models for hardware 'cpu-fbgemm', as the model store is empty or missing",
     "damaged_artifact": "cpu-fbgemm/compute/3 is incomplete or altered",
-    "body_too_large": "at most 16777216 bytes are taken (SHARDWRIGHT_MAX_BODY_BYTES)",
+    "body_too_large": "at most 8388608 bytes are taken (SHARDWRIGHT_MAX_BODY_BYTES)",
     "body_too_slow": "the body did not arrive within 30 s (SHARDWRIGHT_BODY_TIMEOUT_S)",
     "unsupported_media_type": "Content-Type must be application/json",
     "idempotency_key_reused": "this Idempotency-Key was sent with another request: a new request needs a new key",

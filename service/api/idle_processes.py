@@ -41,7 +41,7 @@ class IdleProcesses:
         """A process that is free, when it is one's turn.
 
         Raises:
-            NoneInTime: ``timeout`` seconds have passed.
+            NoneInTime: ``timeout`` seconds have passed, and somebody is in a hurry.
             PlanCancelled: all who waited have left.
         """
         place: Future[PlannerProcess] = Future()
@@ -68,9 +68,10 @@ def _awaited(place: "Future[PlannerProcess]", timeout: float | None, waiting: Wa
     due = math.inf if timeout is None else time.monotonic() + timeout
     while True:
         try:
-            return place.result(max(0.0, min(LOOK_S, due - time.monotonic())))
+            left = due - time.monotonic()
+            return place.result(min(LOOK_S, left) if left > 0 else LOOK_S if waiting.unhurried() else 0.0)
         except TimeoutError:
             if waiting.gone():
                 raise PlanCancelled("nobody waits for the plan any more") from None
-            if time.monotonic() >= due:
+            if time.monotonic() >= due and not waiting.unhurried():
                 raise NoneInTime from None

@@ -42,6 +42,10 @@ class _Flight(Waiting, Generic[Result]):
         with self._lock:
             return self._all_gone()
 
+    def unhurried(self) -> bool:
+        with self._lock:
+            return all(waiting.unhurried() for waiting in self._waiting)
+
     def _all_gone(self) -> bool:
         return all(waiting.gone() for waiting in self._waiting)
 

@@ -115,12 +115,12 @@ class PlanMaking:
 
     def _found_or_made(self, question: Question, waiting: Waiting) -> Answer:
         request = question.request
-        stored, lost_s = self._looked_up(question)
+        stored, looked_s, away = self._looked_up(question)
         if stored and stored.answer.get("status") != PlanStatus.CUT_SHORT:
             return self._given_again(question, stored)
         problem = posed_problem(request)
         try:
-            result = self._made(question, problem, question.arrived + (lost_s or 0.0), waiting)
+            result = self._made(question, problem, question.arrived + looked_s, waiting)
         except (NoPlanInTime, PlannerBusy):
             if stored is None:
                 raise
@@ -131,19 +131,20 @@ class PlanMaking:
         dims = {table.name: table.embedding_dim for table in request.tables}
         answer = plan_answer(result, dims, question.plan_id, round(planning_s * 1000, 1))
         # A database that was away a moment ago would only cost another wait for it.
-        if lost_s is not None:
+        if away:
             return self._unsaved(answer)
         kept = self._kept(question, answer)
         self._novel.met(problem, result.novelty, question.caller)
         return kept
 
-    def _looked_up(self, question: Question) -> tuple[StoredPlan | None, float | None]:
-        """The stored plan; and, only where the database was away, the seconds that finding this out took."""
+    def _looked_up(self, question: Question) -> tuple[StoredPlan | None, float, bool]:
+        """The stored plan; the seconds that the look took, for which the search is not to suffer; whether it failed."""
         began = self._clock()
         try:
-            return self._plans.ask(question.plan_id, question.caller), None
+            stored, away = self._plans.ask(question.plan_id, question.caller), False
         except StorageUnavailable:
-            return None, self._clock() - began
+            stored, away = None, True
+        return stored, self._clock() - began, away
 
     def _given_again(self, question: Question, stored: StoredPlan) -> Answer:
         self._metrics.plan_outcome(question.request.algorithm, "stored")

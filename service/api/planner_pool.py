@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from service.api import planner_worker
 from service.api.idle_processes import IdleProcesses, NoneInTime
@@ -23,7 +23,6 @@ from service.domain.waiting import PATIENT, Waiting
 from service.usecases.estimate import Estimate
 from service.usecases.make_plan import PlanResult
 
-Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _RETRY_AFTER_S = 1
@@ -181,7 +180,7 @@ class PlannerPool:
         running: Running | None,
         waiting: Waiting,
     ) -> PlanResult:
-        """``make_plan`` in a planning process; the wait for one counts against the deadline.
+        """``make_plan`` in a planning process; the wait for one counts against the deadline, unless none is in a hurry.
 
         Once all who wait have left, the process, or the place before it, is soon free: as a rule within a fifth of a
         second, and after little more than one it is given up on, and another is started. One that was only just started
@@ -194,7 +193,12 @@ class PlannerPool:
             PlanCancelled: all who waited have left.
             ShardwrightError: whatever ``make_plan`` raises.
         """
-        return self._run(deadline, waiting, planner_worker.plan, problem, versions, algorithm, seed, deadline, running)
+        return self._run(
+            deadline,
+            waiting,
+            planner_worker.plan,
+            lambda due: (problem, versions, algorithm, seed, due, running),
+        )
 
     def estimate(
         self, problem: Problem, versions: Mapping[str, str], shards: Sequence[Shard], deadline: Deadline
@@ -207,23 +211,24 @@ class PlannerPool:
             NoPlanInTime: the process was stuck.
             ShardwrightError: whatever ``estimate`` raises.
         """
-        return self._run(deadline, PATIENT, planner_worker.estimate, problem, versions, shards)
+        return self._run(deadline, PATIENT, planner_worker.estimate, lambda _: (problem, versions, shards))
 
     def _run(
         self,
         deadline: Deadline,
         waiting: Waiting,
-        call: Callable[Arguments, Result | Refusal | Crash],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
+        call: Callable[..., Result | Refusal | Crash],
+        arguments: Callable[[Deadline], Sequence[Any]],
     ) -> Result:
         with self._admitted():
             waiting.admitted()
             for _ in range(_ATTEMPTS):
+                began = deadline.clock()
                 try:
                     with self._idle_process(deadline, waiting) as process:
+                        due = deadline.later(deadline.clock() - began) if waiting.unhurried() else deadline
                         outcome: Result | Refusal | Crash = process.call(
-                            call, args, seconds_left(deadline, self._grace_s), waiting
+                            call, arguments(due), seconds_left(due, self._grace_s), waiting
                         )
                 except Died:
                     continue

@@ -223,11 +223,9 @@ class Planning:
         if not re.match(PLAN_ID_PATTERN, plan_id):
             raise PlanNotFound.under(plan_id)
         given_up = self._under_way is not None and self._under_way.give_up(PlanUnderWay(caller.name, plan_id))
-        try:
+        # One that was not stored yet is not put on record as not found.
+        if not given_up or self._plans.get(plan_id, caller) is not None:
             self._plans.delete(plan_id, caller)
-        except PlanNotFound:
-            if not given_up:
-                raise
         # Other processes may give it again for as long as they remember it.
         self._plans_given.forget()
 

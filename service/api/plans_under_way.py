@@ -60,6 +60,9 @@ class _Job(Asker):
     def shared(self) -> None:
         self.alone = False
 
+    def unhurried(self) -> bool:
+        return True
+
     def end(self, why: str) -> None:
         self.why_left = why
         self.leave()

@@ -13,8 +13,9 @@ Prefer = Annotated[
     Header(
         openapi_examples={"later": {"value": "respond-async"}, "soon": {"value": "respond-async, wait=2"}},
         description="`respond-async`: a plan that is not there yet is answered 202, with a Location to look at; with "
-        "`wait=N` besides only where it is not there within N seconds (RFC 7240). It is cancelled where nobody looks "
-        "for as long as the answer says. Needs the database. With a launch_id it makes no difference.",
+        "`wait=N` besides only where it is not there within N seconds, or under way already (RFC 7240). Its time limit "
+        "begins when a planning process takes it. It is cancelled where nobody looks for as long as the answer says. "
+        "Needs the database. With a launch_id it makes no difference.",
     ),
 ]
 

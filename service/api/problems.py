@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problem details; the only place where kinds of errors get HTTP status codes."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from service.domain.errors import (
     Fault,
     InvalidRequest,
     ModelsUnavailable,
+    PlannerBusy,
     ShardwrightError,
     StorageUnavailable,
 )
@@ -88,7 +90,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "profile_request_not_found": "No such request for profiles",
     "profile_quota_exceeded": "The caller's profiles of today are used up",
     "no_worker": "No live worker serves this hardware",
-    "planner_busy": "All planning processes are taken",
+    "planner_busy": "There is no room for the request now",
     "launch_pending": "The launch's plan is being made",
     "storage_unavailable": "The database is away",
     "models_unavailable": "The model store is empty or away",
@@ -280,6 +282,13 @@ class UnexpectedErrors:
             note_problem(scope, CLIENT_CLOSED_REQUEST)
             problem = _details(CLIENT_CLOSED_REQUEST, _CLIENT_CLOSED_REQUEST, "", current_request_id())
             await _response(problem)(scope, receive, send)
+        except asyncio.CancelledError:
+            # The server does this to requests that run still when the time that they have after SIGTERM is over.
+            if started:
+                raise
+            stopped = PlannerBusy("the service stopped before the answer was there", retry_after_s=1)
+            note_problem(scope, stopped.kind)
+            await _response(problem_of(stopped, current_request_id()))(scope, receive, send)
         except Exception:
             note_problem(scope, "internal_error")
             _log.exception("unexpected error")

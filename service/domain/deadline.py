@@ -27,6 +27,10 @@ class Deadline:
         """The same, some seconds earlier."""
         return Deadline(self.at - seconds, self.clock)
 
+    def later(self, seconds: float) -> "Deadline":
+        """The same, some seconds later."""
+        return Deadline(self.at + seconds, self.clock)
+
     def passed(self) -> bool:
         """Whether the time is up."""
         return self.clock() >= self.at

@@ -17,6 +17,10 @@ class Waiting(Protocol):
     def gone(self) -> bool:
         """Whether nobody waits any more; once that is so, it stays so."""
 
+    def unhurried(self) -> bool:
+        """Whether all would rather wait for their turn than be told that there was none by their time limit."""
+        return False
+
 
 class Asker(Waiting):
     """One who may leave, which any thread may tell."""

@@ -94,6 +94,15 @@ def wait_until_free(client: httpx.Client) -> None:
     wait_for(lambda: metric(client, RUNNING) == 0 and metric(client, WAITING) == 0)
 
 
+def test_a_time_limit_begins_once_a_process_takes_the_plan(replicas: Replicas) -> None:
+    wait_until_free(replicas.first)
+    first = begun(replicas.first, slow(901))
+    second = begun(replicas.first, request(seed=902, time_limit_ms=200))
+    wait_for(lambda: 202 not in [replicas.first.get(place).status_code for place in (first, second)])
+    made = replicas.first.get(second)
+    assert made.status_code == 200, made.text
+
+
 def test_a_plan_is_found_by_its_place_while_it_is_made_and_after(replicas: Replicas) -> None:
     question = slow(1)
     place = begun(replicas.first, question)
@@ -135,6 +144,8 @@ def test_there_are_no_more_of_them_than_there_is_room(replicas: Replicas) -> Non
     # What is being made has its room already, and is looked for.
     assert [begun(client, long(10)) for client in (replicas.first, replicas.second)] == places[:1] * 2
     assert [replicas.second.delete(place).status_code for place in places] == [204, 204]
+    with replicas.engine.connect() as connection:
+        assert not connection.scalar(text("SELECT count(*) FROM audit_log WHERE outcome = 'plan_not_found'"))
     wait_until_free(replicas.first)
     # The refused one left nothing behind, nor did the others.
     place = begun(replicas.first, long(12))

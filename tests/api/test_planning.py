@@ -82,6 +82,25 @@ def test_the_wait_for_a_database_that_is_away_does_not_count_against_the_time_li
     assert [deadline.at for deadline in planner.deadlines] == [arrived + 5.0 + 2.0]
 
 
+class SlowStore(OneStore):
+    """Answers after some seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def ask(self, plan_id: str, caller: Caller) -> StoredPlan | None:
+        self._clock.now += 5.0
+        return None
+
+
+def test_neither_does_that_for_one_that_is_slow() -> None:
+    clock, planner = Clock(), HerePlanner()
+    arrived = clock.now
+    assert planning_with(SlowStore(clock), planner, clock).plan(BODY, arrived, WITHOUT_KEY)["saved"] is True
+    assert [deadline.at for deadline in planner.deadlines] == [arrived + 5.0 + 2.0]
+
+
 def test_an_outage_is_remembered_until_it_is_worth_another_try(caplog: pytest.LogCaptureFixture) -> None:
     clock, planner = Clock(), HerePlanner()
     store = AwayStore(clock, wait_s=5.0)

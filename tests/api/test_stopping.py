@@ -23,7 +23,7 @@ from service.wiring import running_app
 from tests.api.processes import planning_processes, wait_for
 from tests.api.replicas import Replica
 from tests.api.small_store import priced, publish, question, small_store
-from tests.api.support import FACTORY, request, settings, table
+from tests.api.support import FACTORY, GIB, kind, request, settings, table
 
 _PATIENCE_S = 60
 _RATE = 50
@@ -111,6 +111,29 @@ def test_a_second_ctrl_c_ends_the_wait_and_drops_nothing() -> None:
     assert server.should_exit
     time.sleep(0.4)
     assert not server.force_exit
+
+
+def test_a_plan_that_outlasts_the_stop_is_told_to_be_asked_again(database_url: str) -> None:
+    # Its process would not end by itself for a while.
+    stuck = request(devices={"count": 2, "memory_bytes": GIB, "hardware": "stuck"}, time_limit_ms=20_000)
+    with running_app(settings(database_url), FACTORY) as app, socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        server = Server(config, app.state.services.stopping, 0.0)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+            answer = pool.submit(client.post, "/plan", json=stuck)
+            with httpx.Client(base_url=url, trust_env=False) as scraper:
+                wait_for(lambda: "shardwright_planner_running 1.0" in scraper.get("/metrics").text)
+            server.handle_exit(signal.SIGTERM, None)
+            refused = answer.result()
+        assert (refused.status_code, kind(refused)) == (503, "planner_busy")
+        assert int(refused.headers["retry-after"]) >= 1
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 @pytest.mark.slow
