@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from service.domain.errors import ShardwrightError
 from service.settings import Settings
 from service.storage.embedded import EmbeddedPostgres
-from service.storage.engine import build_engine
+from service.storage.engine import build_engine, build_prompt_engine
 
 _EMBEDDED_CHECK_S = 5.0
 
@@ -25,7 +25,7 @@ class NoDatabaseThere(ShardwrightError):
 
 @contextlib.contextmanager
 def database(
-    settings: Settings, create: bool = False, restarted: Callable[[], None] = lambda: None
+    settings: Settings, create: bool = False, restarted: Callable[[], None] = lambda: None, prompt: bool = False
 ) -> Iterator[Engine]:
     """An engine on the database of the settings, the embedded one started where they name none.
 
@@ -33,6 +33,7 @@ def database(
         settings: of the service.
         create: whether an embedded one may be made where there is none.
         restarted: called whenever the embedded one was gone and runs again.
+        prompt: whether callers wait for statements, which then end within seconds; see ``build_prompt_engine``.
 
     Raises:
         NoDatabaseThere: there is no embedded one yet, and none may be made.
@@ -46,7 +47,7 @@ def database(
                 "`shardwright profile` had as --data-dir, or set DATABASE_URL; `shardwright db upgrade` makes a new one"
             )
         url = settings.database_url or stack.enter_context(_embedded(server, restarted))
-        engine = build_engine(url)
+        engine = build_prompt_engine(url) if prompt else build_engine(url)
         stack.callback(engine.dispose)
         yield engine
 

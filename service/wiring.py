@@ -141,7 +141,8 @@ def running_app(
     )
     with contextlib.ExitStack() as stack:
         traces = stack.enter_context(_traces())
-        engine = stack.enter_context(database(settings, create=True, restarted=metrics.embedded_restarts.inc))
+        restarted = metrics.embedded_restarts.inc
+        engine = stack.enter_context(database(settings, create=True, restarted=restarted, prompt=True))
         stack.enter_context(pool)
         migrate.upgrade(engine)
         prompt = PromptReads()

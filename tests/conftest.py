@@ -27,7 +27,9 @@ def pytest_configure() -> None:
 class Databases:
     """Makes and drops databases on one server."""
 
-    def __init__(self, server_url: str) -> None:
+    def __init__(self, server_url: str, folder: Path | None = None) -> None:
+        self.folder = folder
+        """Of the embedded server; None for one that somebody else runs."""
         self._server_url = parsed_url(server_url)
         self._admin = build_unpooled_engine(
             self._server_url, application_name="tests", statement_timeout_ms=60_000, lock_timeout_ms=60_000
@@ -55,7 +57,8 @@ class Databases:
 
 
 @contextmanager
-def _server_folder() -> Iterator[Path]:
+def own_folder() -> Iterator[Path]:
+    """A folder that an embedded server can live in, gone at the end."""
     # Not under pytest's temporary folder: as root the server runs as another user, and every run of pytest that starts
     # meanwhile closes that folder to others again.
     folder = Path(tempfile.mkdtemp(prefix="shardwright-tests-"))
@@ -68,7 +71,7 @@ def _server_folder() -> Iterator[Path]:
 @pytest.fixture
 def server_folder() -> Iterator[Path]:
     """An empty folder that an embedded server of the test's own can live in."""
-    with _server_folder() as folder:
+    with own_folder() as folder:
         yield folder
 
 
@@ -79,8 +82,8 @@ def databases() -> Iterator[Databases]:
     if external:
         yield Databases(external)
         return
-    with _server_folder() as folder, EmbeddedPostgres(folder) as url:
-        server = Databases(url)
+    with own_folder() as folder, EmbeddedPostgres(folder) as url:
+        server = Databases(url, folder)
         _write_to_disk_late(server, "autovacuum = off")
         yield server
 
@@ -95,7 +98,7 @@ def _write_to_disk_late(server: Databases, *more: str) -> None:
 @pytest.fixture(scope="session")
 def cluster_at_head() -> Iterator[Path]:
     """The folder of an embedded server that is stopped, its schema at head; to be copied, which is much quicker."""
-    with _server_folder() as folder:
+    with own_folder() as folder:
         with EmbeddedPostgres(folder) as url:
             _write_to_disk_late(Databases(url))
             migrator = build_engine(url)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, exc, text
 from sqlalchemy.engine import URL, make_url
 
 from service.domain.errors import ShardwrightError, StorageUnavailable
+from service.storage.impatient_connection import limit_waits
 
 RETRY_AFTER_S = 2
 """Seconds after which a caller may try again when the database was away."""
@@ -17,6 +18,12 @@ _CONNECT_TIMEOUT_S = 2
 _POOL_TIMEOUT_S = 2.0
 _TCP = {"tcp_user_timeout": 5_000, "keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 """Milliseconds, seconds, seconds, probes after which a machine is taken for gone; by itself TCP takes 15 minutes."""
+
+_ANSWER_TIMEOUT_S = 6.0
+"""After which the server of a prompt engine is taken for frozen; one that works has ended the statement before."""
+
+_PROMPT_STATEMENT_TIMEOUT_MS = 5_500
+"""Longer than a wait for a lock, so that what is logged names the lock."""
 
 _BOUND_IDLENESS = text("SET LOCAL idle_in_transaction_session_timeout = '10s'")
 
@@ -55,6 +62,7 @@ def build_engine(
     statement_timeout_ms: int = 30_000,
     lock_timeout_ms: int = 5_000,
     pool_size: int = 5,
+    answer_timeout_s: float | None = None,
 ) -> Engine:
     """An engine with a pool whose connections are checked before use; opens none yet.
 
@@ -66,12 +74,14 @@ def build_engine(
         statement_timeout_ms: after which the server cancels a statement; 0 for never.
         lock_timeout_ms: after which the server cancels a wait for a lock; 0 for never.
         pool_size: connections kept; as many again may be open for a while.
+        answer_timeout_s: after which a connection is given up whose server does not answer, though it may be at work;
+            None for never.
 
     Raises:
         InvalidDatabaseUrl: the URL is malformed or of another database.
     """
     parsed = _parsed(url)
-    return create_engine(
+    engine = create_engine(
         parsed,
         pool_pre_ping=True,
         pool_size=pool_size,
@@ -80,6 +90,20 @@ def build_engine(
         hide_parameters=True,
         connect_args=_connect_args(parsed, application_name, statement_timeout_ms, lock_timeout_ms),
     )
+    if answer_timeout_s is not None:
+        limit_waits(engine, answer_timeout_s)
+    return engine
+
+
+def build_prompt_engine(url: str | URL) -> Engine:
+    """An engine for a process whose callers wait: a statement ends within seconds, of a server that is frozen too.
+
+    A server that works cancels what takes too long, before the connection would be given up.
+
+    Raises:
+        InvalidDatabaseUrl: the URL is malformed or of another database.
+    """
+    return build_engine(url, statement_timeout_ms=_PROMPT_STATEMENT_TIMEOUT_MS, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
 
 def build_unpooled_engine(

@@ -1,5 +1,6 @@
 """What is answered while the database cannot be reached, and once it is back."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from service.wiring import running_app
 from tests.api.processes import wait_for
 from tests.api.support import FACTORY, GIB, kind, listening, request, settings
 from tests.conftest import Databases
+from tests.frozen import frozen
 
 
 @pytest.fixture
@@ -67,6 +69,25 @@ def test_plans_are_made_but_not_saved_while_the_database_is_away(
     again = own_client.post("/plan", json=request(seed=2)).json()
     assert again["plan_id"] == unsaved.json()["plan_id"]
     assert own_client.get(f"/plans/{again['plan_id']}").json() == again
+
+
+def test_a_frozen_database_is_one_that_is_away(
+    databases: Databases, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if databases.folder is None:
+        pytest.skip("the processes of a server that somebody else runs cannot be stopped")
+    monkeypatch.setattr("service.storage.engine._ANSWER_TIMEOUT_S", 0.5)
+    with running_app(settings(database_url), FACTORY) as app, listening(app) as client:
+        plan = client.post("/plan", json=request()).json()
+        with frozen(databases.folder):
+            began = time.monotonic()
+            response = client.get(f"/plans/{plan['plan_id']}")
+            # Half a second for the connection that was open, two for another.
+            assert 0.5 <= time.monotonic() - began < 4
+            assert (response.status_code, kind(response)) == (503, "storage_unavailable")
+            assert client.post("/plan", json=request()).json()["saved"] is False
+        wait_for(lambda: client.get(f"/plans/{plan['plan_id']}").status_code == 200)
+        wait_for(lambda: bool(client.post("/plan", json=request(seed=2)).json()["saved"]))
 
 
 def test_a_failing_commit_is_an_error_without_internals_and_nothing_is_stored(
