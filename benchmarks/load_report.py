@@ -66,7 +66,8 @@ def _row(name: str, found: Mapping[str, Measured]) -> str:
     median, p99 = (statistics.median(getattr(load, part) for load in one.loads) for part in ("median_ms", "p99_ms"))
     digits = 0 if one.rate >= 10 else 2
     return (
-        f"| {name} | {one.rate:.{digits}f} ({min(rates):.{digits}f} to {max(rates):.{digits}f}) | {one.rate / bare.rate:.0%} | {cpu:.2f} | "
+        f"| {name} | {one.rate:.{digits}f} ({min(rates):.{digits}f} to {max(rates):.{digits}f}) | "
+        f"{one.rate / bare.rate:.0%} | {cpu:.2f} | "
         f"{cpu / bare_cpu:.1f} x | {median:.1f} | {p99:.1f} |"
     )
 
