@@ -11,12 +11,12 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.load_bodies import estimate_body, plan_body
 from benchmarks.load_generator import write_bodies
 from benchmarks.load_measures import Route, at_half_load, measured, overloaded
-from benchmarks.load_report import report
-from benchmarks.load_servers import Server, bare_routes, service
+from benchmarks.load_report import BARE_ESTIMATE, BARE_PLAN, FRESH, PLACEMENTS, REPEATED, SAME, report
 from benchmarks.machine import machine_line
+from benchmarks.random_bodies import estimate_body, plan_body
+from benchmarks.servers import Server, bare_routes, service
 
 _PACKAGES = ("fastapi", "uvicorn", "pydantic", "numpy")
 _JSON = {"content-type": "application/json"}
@@ -29,12 +29,12 @@ def routes(folder: Path) -> list[Route]:
     plan = write_bodies(folder / "plan-bodies", [plan_body(algorithm="dim_greedy")])
     fresh = write_bodies(folder / "fresh-bodies", [plan_body(seed=seed) for seed in range(1, 1_001)])
     return [
-        Route("/estimate, bare", "/estimate", many, bare=True),
-        Route("/estimate, the same plan", "/estimate", one),
-        Route("/estimate, another placement each time", "/estimate", many),
-        Route("/plan, bare", "/plan", plan, bare=True),
-        Route("/plan, repeated", "/plan", plan),
-        Route("/plan, fresh (auto)", "/plan", fresh, connections=2),
+        Route(BARE_ESTIMATE, "/estimate", many, bare=True),
+        Route(SAME, "/estimate", one),
+        Route(PLACEMENTS, "/estimate", many),
+        Route(BARE_PLAN, "/plan", plan, bare=True),
+        Route(REPEATED, "/plan", plan),
+        Route(FRESH, "/plan", fresh, connections=2),
     ]
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from benchmarks.load_generator import Load, send
-from benchmarks.load_servers import Server
+from benchmarks.servers import Server
 
 _CONNECTIONS = 16
 _HALF_LOAD_CONNECTIONS = 8

@@ -1,10 +1,11 @@
 """A service under mixed load at about half of what it takes, for as long as wanted: what grows, and what does not.
 
 Requests are plans, fresh and repeated, estimates, reads, observations, faulty ones, and clients that hang up.
-Run: python -m benchmarks.soak --minutes 60
+Run: python -m benchmarks.soak --minutes 60 --write benchmarks/results/soak.md
 """
 
 import argparse
+import json
 import os
 import random
 import socket
@@ -13,15 +14,16 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.load_bodies import estimate_body, plan_body
-from benchmarks.load_servers import Server, service
+from benchmarks.machine import command_line, machine_line
+from benchmarks.random_bodies import estimate_body, plan_body
+from benchmarks.servers import Server, service
 from benchmarks.soak_samples import Sample, sample, verdict
 
 _WARM_UP = 0.25
@@ -29,6 +31,7 @@ _WARM_UP = 0.25
 
 _JSON = {"content-type": "application/json"}
 _CLIENTS = 4
+_PACKAGES = ("fastapi", "uvicorn", "pydantic", "numpy")
 
 
 class Clients:
@@ -92,7 +95,7 @@ class Clients:
 
     def _hang_up(self, rng: random.Random) -> None:
         """Sends a part of a request, or all of it, and does not wait for the answer."""
-        body = str(plan_body(rng.randrange(10**9))).replace("'", '"').encode()
+        body = json.dumps(plan_body(rng.randrange(10**9))).encode()
         head = (
             f"POST /plan HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
@@ -148,6 +151,29 @@ def _samples(server: Server, seconds: float, every_s: float) -> Iterator[Sample]
     yield sample(server, seconds)
 
 
+def report(samples: Sequence[Sample], answers: Counter[str], seconds: float, machine: str) -> tuple[str, bool]:
+    """What came of it as Markdown, and whether it is good."""
+    errors = sum(count for said, count in answers.items() if is_error(said))
+    text, good = verdict([one for one in samples if one.at_s >= _WARM_UP * seconds], errors)
+    lines = [
+        "# The service under mixed load",
+        "",
+        f"`{command_line('benchmarks.soak')}` on {machine}",
+        "",
+        "All processes of the service and its database are on one core. What comes after a warm-up of "
+        f"{_WARM_UP * seconds / 60:g} minutes is compared, its first and its last quarter: medians of memory, the most "
+        "of the rest.",
+        "",
+        f"{answers.total() / seconds:.1f} requests a second; by what was asked and what came of it:",
+        "",
+        *(f"- {said}: {count:,}" for said, count in sorted(answers.items())),
+        "",
+        text,
+        "",
+    ]
+    return "\n".join(lines), good
+
+
 def main() -> None:
     """Prints a line for each look at the processes, and the verdict; the exit status says whether it is good."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -155,20 +181,26 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=30.0, help="requests a second, of all clients")
     parser.add_argument("--core", type=int, default=0, help="of the service, all its processes")
     parser.add_argument("--client-core", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="file for the report")
     given = parser.parse_args()
+    if given.write and not given.write.parent.is_dir():
+        parser.error(f"--write: there is no folder {given.write.parent}")
+    machine = machine_line(_PACKAGES)
     os.sched_setaffinity(0, {given.client_core})
     seconds = 60 * given.minutes
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        with service(Path(folder), given.core) as server, Clients(server, given.rate) as clients:
-            samples = []
-            for found in _samples(server, seconds, seconds / 40):
-                samples.append(found)
-                print(found.line(), flush=True)
-        print(dict(sorted(clients.answers.items())))
-        errors = sum(count for said, count in clients.answers.items() if is_error(said))
-        print(f"{clients.answers.total() / seconds:.1f} requests a second")
-        text, good = verdict([found for found in samples if found.at_s >= _WARM_UP * seconds], errors)
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        service(Path(folder), given.core) as server,
+        Clients(server, given.rate) as clients,
+    ):
+        samples = []
+        for found in _samples(server, seconds, seconds / 40):
+            samples.append(found)
+            print(found.line(), flush=True)
+    text, good = report(samples, clients.answers, seconds, machine)
     print(text)
+    if given.write:
+        given.write.write_text(text)
     sys.exit(0 if good else 1)
 
 

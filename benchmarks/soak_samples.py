@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.load_servers import Server
+from benchmarks.servers import Server
 
 _GROWTH = 0.05
 """Memory is flat where its median over the last quarter is above that over the first one by this at most."""

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import shared_data
-from benchmarks.health import running_service
 from benchmarks.machine import command_line, machine_line
+from benchmarks.servers import service
 from benchmarks.step_report import ArmSteps, TaskSteps, comparison_lines, noise_line, parts_lines
 from benchmarks.step_tasks import RANKS, TASKS, StepTask, batches, step_task
 from benchmarks.torchrec_plans import available, quiet
@@ -78,7 +78,12 @@ QUICK = Extent(TASKS[:1], 2_048, 2, 4, 2 * 2**30)
 
 def planned(tasks: Sequence[StepTask]) -> list[Plans]:
     """Plans of the tasks by all planners, ours by a service that runs meanwhile; a first one warms both up."""
-    with quiet(), running_service() as address, Client(address, timeout_s=120) as client:
+    with (
+        quiet(),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        service(Path(folder)) as server,
+        Client(server.address, timeout_s=120) as client,
+    ):
         from benchmarks.step_models import plans
 
         every = [step_task(TASKS[0], _WARM_UP_BATCH, copies=1, limit_bytes=FULL.limit_bytes), *tasks]

@@ -184,7 +184,7 @@ def test_both_clients_take_the_same_calls() -> None:
 
 
 def test_calls_take_an_idempotency_key_where_the_contract_has_one() -> None:
-    paths = yaml.safe_load((ROOT / "openapi.yaml").read_text())["paths"]
+    paths = openapi_document()["paths"]
     operations = [operation for path in PATHS for operation in paths[path].values()]
     assert set(KEYED.values()) == {
         operation["operationId"]

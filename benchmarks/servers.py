@@ -1,4 +1,4 @@
-"""The servers that load is put on: each with all its processes on one core."""
+"""Servers that benchmarks ask, whatever the environment sets; all processes of one may share a core."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +48,16 @@ class Server:
 
 
 @contextmanager
-def service(folder: Path, core: int, **settings: str) -> Iterator[Server]:
-    """The service with the shipped models and an embedded database; its log is ``service.log`` in the folder."""
+def service(folder: Path, core: int | None = None) -> Iterator[Server]:
+    """The service with the shipped models and an embedded database.
+
+    Args:
+        folder: for its data, and for its log, ``service.log``.
+        core: that all its processes share; None for the cores that this process may use.
+    """
     log = folder / "service.log"
     command = [sys.executable, "-m", "service", "serve", "--port", "0", "--data-dir", str(folder / "var")]
-    with log.open("w") as written, _process(command, core, settings, stderr=written.fileno()) as process:
+    with log.open("w") as written, _process(command, core, stderr=written.fileno()) as process:
         address = f"http://127.0.0.1:{_until(process, lambda: _logged_port(log))}"
         _until(process, lambda: _ready(f"{address}/readyz"))
         yield Server(address, process.pid, folder / "var")
@@ -62,7 +67,7 @@ def service(folder: Path, core: int, **settings: str) -> Iterator[Server]:
 def bare_routes(folder: Path, core: int) -> Iterator[Server]:
     """The routes that the service is compared with."""
     command = [sys.executable, "-m", "benchmarks.load_bare", str(folder)]
-    with _process(command, core, {}, stdout=subprocess.PIPE) as process:
+    with _process(command, core, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         address = f"http://127.0.0.1:{int(process.stdout.readline())}"
         _until(process, lambda: _ready(f"{address}/healthz"))
@@ -85,13 +90,12 @@ def descendants(pid: int) -> list[int]:
 
 @contextmanager
 def _process(
-    command: list[str], core: int, settings: Mapping[str, str], stdout: int | None = None, stderr: int | None = None
+    command: list[str], core: int | None, stdout: int | None = None, stderr: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHARDWRIGHT_")}
     environment.pop("DATABASE_URL", None)
-    process = subprocess.Popen(
-        ["taskset", "-c", str(core), *command], stdout=stdout, stderr=stderr, env={**environment, **settings}
-    )
+    pinned = [] if core is None else ["taskset", "-c", str(core)]
+    process = subprocess.Popen([*pinned, *command], stdout=stdout, stderr=stderr, env=environment)
     try:
         yield process
     finally:

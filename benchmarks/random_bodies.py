@@ -1,4 +1,4 @@
-"""The requests of the load benchmark."""
+"""Requests about random tables."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ TABLES, DEVICES = 100, 8
 _GIB = 2**30
 
 
-def tables(table_seed: int = 0) -> list[dict[str, Any]]:
-    """100 tables of random sizes without histograms."""
+def tables(table_seed: int = 0, count: int = TABLES) -> list[dict[str, Any]]:
+    """Tables of random sizes without histograms."""
     rng = np.random.default_rng(table_seed)
     return [
         {
@@ -18,7 +18,7 @@ def tables(table_seed: int = 0) -> list[dict[str, Any]]:
             "embedding_dim": int(rng.choice([16, 32, 64, 128])),
             "pooling_factor": float(round(rng.uniform(0.5, 40), 2)),
         }
-        for i in range(TABLES)
+        for i in range(count)
     ]
 
 
