@@ -242,9 +242,7 @@ def test_a_pool_that_stops_refuses_those_that_it_works_for_and_those_that_wait()
             requests: list[Future[object]] = [threads.submit(_plan, pool, "stuck")]
             wait_for(lambda: pool.running.value == 1)
             shards = (Shard("t", 0, 8, 0),)
-            requests += [
-                threads.submit(pool.estimate, problem("fake"), VERSIONS, shards, Deadline()) for _ in range(3)
-            ]
+            requests += [threads.submit(pool.estimate, problem("fake"), VERSIONS, shards, Deadline()) for _ in range(3)]
             wait_for(lambda: pool.waiting.value == 3)
         for refused in requests:
             with pytest.raises(PlannerBusy, match="stopping"):
