@@ -7,6 +7,7 @@ is known without reading, checking or looking up anything.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.api.answers import answer_json
-from service.api.model_versions import Chosen
+from service.api.model_versions import Chosen, ModelVersions
+from service.domain.errors import ShardwrightError
 from service.domain.plan import Algorithm
 
 _KEPT = 64
@@ -46,23 +48,29 @@ class Given:
 class AnswerMemory:
     """The answers given last to questions that are not large, each for a while."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, models: ModelVersions, seconds: float, clock: Callable[[], float]) -> None:
         """Remembers nothing yet.
 
         Args:
+            models: that would answer now.
             seconds: for which an answer is remembered.
             clock: counts seconds.
         """
+        self._models = models
         self._seconds = seconds
         self._clock = clock
         self._given: OrderedDict[tuple[str, bytes], tuple[float, Given]] = OrderedDict()
         self._using = threading.Lock()
 
     def find(self, caller: str, body: bytes) -> Given | None:
-        """What a caller was answered to a body a moment ago, or None."""
+        """What a caller was answered to a body a moment ago, where the same models would answer now; else None."""
         with self._using:
             until, given = self._given.get((caller, body), (0.0, None))
-        return given if self._clock() < until else None
+        # What is wrong with the models is told by the way that leads to them.
+        with suppress(ShardwrightError):
+            if given and self._clock() < until and self._models.of(given.hardware, given.algorithm) == given.chosen:
+                return given
+        return None
 
     def note(self, caller: str, body: bytes, given: Given) -> None:
         """Remembers what a caller was answered."""

@@ -67,11 +67,11 @@ class IdleProcesses:
 def _awaited(place: "Future[PlannerProcess]", timeout: float | None, waiting: Waiting) -> PlannerProcess:
     due = math.inf if timeout is None else time.monotonic() + timeout
     while True:
+        look_s = LOOK_S if waiting.unhurried() else max(0.0, min(LOOK_S, due - time.monotonic()))
         try:
-            left = due - time.monotonic()
-            return place.result(min(LOOK_S, left) if left > 0 else LOOK_S if waiting.unhurried() else 0.0)
+            return place.result(look_s)
         except TimeoutError:
             if waiting.gone():
                 raise PlanCancelled("nobody waits for the plan any more") from None
-            if time.monotonic() >= due and not waiting.unhurried():
+            if look_s == 0.0:
                 raise NoneInTime from None

@@ -2,18 +2,16 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from service.api.in_flight import InFlight
 from service.api.leases import renewed
+from service.api.making import Answer
 from service.domain.deadline import Deadline
 from service.domain.errors import LaunchPending, StorageUnavailable
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
-
-Answer = Mapping[str, Any]
 
 _POLL_S = 0.1
 _STORING_S = 1.0

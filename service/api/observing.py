@@ -1,12 +1,11 @@
 """Takes what launchers measured, and shows it beside what was predicted."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from service.api.observation_answers import ObservationAnswer, PostedObservationsAnswer, StoredObservationsAnswer
 from service.api.observation_conversion import observation_answer, observations_of, rank_faults, summary_answers
 from service.api.paging import page
-from service.api.parsing import parse_observations
+from service.api.parsing import ONE_AT_A_TIME, parse_observations
 from service.domain.callers import Caller
 from service.domain.errors import InvalidRequest, PlanNotFound
 from service.domain.launch_ports import ObservationStore
@@ -32,8 +31,6 @@ class Observing:
         self._find = find
         self._store = store
         self._metrics = metrics
-        # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
-        self._parsing = threading.Lock()
 
     def post(self, plan_id: str, body: bytes, caller: Caller) -> PostedObservationsAnswer:
         """Stores observations; those that are stored already count once.
@@ -41,7 +38,7 @@ class Observing:
         Raises:
             ShardwrightError: the body is not valid, the plan is not stored, or the database is away.
         """
-        with self._parsing:
+        with ONE_AT_A_TIME:
             request = parse_observations(body)
         plan = self._find(plan_id, caller)
         faults = rank_faults(request, len(plan.request["devices"]["memory_bytes"]))

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,10 @@ class Limits:
     default_time_limit_ms: int
     max_time_limit_ms: int
     max_tables: int
+
+
+ONE_AT_A_TIME: Final = threading.Lock()
+"""For parsing while others are served: a large body is checked in one call that holds the interpreter."""
 
 
 class _NotJson(ValueError):

@@ -222,11 +222,13 @@ class PlannerPool:
     ) -> Result:
         with self._admitted():
             waiting.admitted()
+            queued_s = 0.0
             for _ in range(_ATTEMPTS):
                 began = deadline.clock()
                 try:
                     with self._idle_process(deadline, waiting) as process:
-                        due = deadline.later(deadline.clock() - began) if waiting.unhurried() else deadline
+                        queued_s += deadline.clock() - began
+                        due = deadline.later(queued_s) if waiting.unhurried() else deadline
                         outcome: Result | Refusal | Crash = process.call(
                             call, arguments(due), seconds_left(due, self._grace_s), waiting
                         )

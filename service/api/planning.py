@@ -1,49 +1,45 @@
 """Answers planning questions: reads bodies, finds stored plans, has new ones made, and keeps them."""
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from service.api.answer_memory import AnswerMemory, Given
-from service.api.answers import EstimateAnswer, PlanDiffAnswer, UnderWayAnswer
-from service.api.conversion import (
-    estimate_answer,
-    given_shards,
-    pinned_versions,
-    posed_problem,
-    request_content,
-)
+from service.api.answers import PlanDiffAnswer, UnderWayAnswer
+from service.api.conversion import request_content
+from service.api.estimating import Estimating
 from service.api.launching import Launching
 from service.api.making import Answer, PlanMaking, Question
-from service.api.model_versions import Chosen, ModelVersions
-from service.api.parsing import Limits, parse_estimate, parse_plan
+from service.api.model_versions import ModelVersions
+from service.api.parsing import ONE_AT_A_TIME, Limits, parse_plan
 from service.api.planner_pool import Planner
 from service.api.plans_under_way import PlansUnderWay
 from service.api.profiling import NoveltySink
-from service.api.schemas import PLAN_ID_PATTERN, PlanRequest, ShardsEstimateRequest, StoredEstimateRequest
+from service.api.schemas import PLAN_ID_PATTERN, PlanRequest
 from service.api.stored_plans import found_plan, plan_diff
 from service.domain.callers import Caller
 from service.domain.errors import PlannerBusy, PlanNotFound, ShardwrightError, StorageUnavailable
 from service.domain.launch_ports import LaunchStore
 from service.domain.launches import Launch
-from service.domain.plan import Algorithm, Problem, content_hash
+from service.domain.plan import Algorithm, content_hash
 from service.domain.plans_under_way import PlanNotMade, PlanUnderWay
 from service.domain.ports import PlanStore, StoredPlan
 from service.domain.waiting import PATIENT, Waiting
 from service.telemetry.metrics import Metrics
 from service.usecases.make_plan import PlanStatus
 
-_PLANS_REMEMBERED_S = 1.0
+_REMEMBERED_S = 1.0
 """Seconds for which a stored plan is given again without a look whether it is still there."""
-
-_ESTIMATES_REMEMBERED_S = 60.0
 
 
 class Planning:
-    """The answers to /plan, /estimate and /plans; blocks the calling thread."""
+    """The answers to /plan and /plans; blocks the calling thread.
+
+    Attributes:
+        estimates: the answers to /estimate.
+    """
 
     def __init__(
         self,
@@ -76,15 +72,11 @@ class Planning:
         self._plans = plans
         self._limits = limits
         self._metrics = metrics
-        self._novel = novel
-        self._clock = clock
         self._making = PlanMaking(models, planner, plans, limits, metrics, novel, clock)
-        self._plans_given = AnswerMemory(_PLANS_REMEMBERED_S, clock)
-        self._estimates_given = AnswerMemory(_ESTIMATES_REMEMBERED_S, clock)
+        self.estimates = Estimating(models, planner, plans, limits, novel, clock)
+        self._given = AnswerMemory(models, _REMEMBERED_S, clock)
         self._under_way = under_way
         self._launching = Launching(launches) if launches else None
-        # A large body is checked in one call that holds the interpreter: one at a time, so that health stays quick.
-        self._parsing = threading.Lock()
 
     def plan(self, body: bytes, arrived: float, caller: Caller, waiting: Waiting = PATIENT) -> Answer:
         """The stored answer to the question in a body, or a new one.
@@ -100,7 +92,7 @@ class Planning:
             PlanCancelled: all who asked for it here have left.
             ShardwrightError: the request is not valid, cannot be met, or not now.
         """
-        with self._parsing:
+        with ONE_AT_A_TIME:
             request = parse_plan(body, self._limits)
         return self._waited_for(request, body, arrived, caller, waiting)
 
@@ -123,7 +115,7 @@ class Planning:
             StorageUnavailable: the database cannot be reached: nobody could look for the plan.
             ShardwrightError: the request is not valid, or cannot be met, as far as that is known in time.
         """
-        with self._parsing:
+        with ONE_AT_A_TIME:
             request = parse_plan(body, self._limits)
         if self._under_way is None or request.launch_id is not None:
             return self._waited_for(request, body, arrived, caller, PATIENT)
@@ -136,45 +128,12 @@ class Planning:
             self._refuse_if_full(self._under_way, PlanUnderWay(caller.name, question.plan_id))
         return self._begun(self._under_way, question, within_s)
 
-    def estimate(self, body: bytes, caller: Caller) -> EstimateAnswer:
-        """What a placement costs.
-
-        Args:
-            body: of POST /estimate.
-            caller: who asks.
-
-        Raises:
-            ShardwrightError: the request is not valid, names no stored plan, or cannot be answered now.
-        """
-        with self._parsing:
-            asked = parse_estimate(body, self._limits)
-        if isinstance(asked, StoredEstimateRequest):
-            return self._estimate_stored(asked, caller)[0]
-        request, problem = asked
-        answer, chosen = self._estimate_given(request, problem, caller)
-        if request.models is None:
-            self._estimates_given.note(caller.name, body, Given(answer, request.devices.hardware, None, chosen))
-        return answer
-
     def plan_given_before(self, body: bytes, caller: Caller) -> bytes | None:
         """The answer of ``plan`` to the same body a moment ago, as JSON, if it would be the same now; never blocks."""
-        given = self._given_before(self._plans_given, caller, body)
+        given = self._given.find(caller.name, body)
         if given is None or given.algorithm is None:
             return None
         self._metrics.plan_outcome(given.algorithm, "stored")
-        return given.json
-
-    def estimate_given_before(self, body: bytes, caller: Caller) -> bytes | None:
-        """The answer of ``estimate`` to the same body, as JSON, if it would be the same now; never blocks.
-
-        Raises:
-            PlannerBusy: it is not known, and there is no room to find out: reading the body first would take the time
-                of those that were let in.
-        """
-        given = self._given_before(self._estimates_given, caller, body)
-        if given is None:
-            self._planner.refuse_if_full()
-            return None
         return given.json
 
     def stored(self, plan_id: str, caller: Caller) -> Answer | UnderWayAnswer:
@@ -227,7 +186,7 @@ class Planning:
         if not given_up or self._plans.get(plan_id, caller) is not None:
             self._plans.delete(plan_id, caller)
         # Other processes may give it again for as long as they remember it.
-        self._plans_given.forget()
+        self._given.forget()
 
     def _refuse_if_full(self, under_way: PlansUnderWay, plan: PlanUnderWay) -> None:
         try:
@@ -296,32 +255,6 @@ class Planning:
             self._metrics.plan_outcome(request.algorithm, "launch")
         return answer
 
-    def _estimate_given(
-        self, request: ShardsEstimateRequest, problem: Problem, caller: Caller
-    ) -> tuple[EstimateAnswer, Chosen]:
-        chosen = self._models.of(request.devices.hardware, pinned=pinned_versions(request))
-        deadline = self._making.deadline(self._clock())
-        found = self._planner.estimate(problem, chosen.versions, given_shards(request), deadline)
-        self._novel.met(problem, found.novelty, caller)
-        return estimate_answer(found), chosen
-
-    def _estimate_stored(self, request: StoredEstimateRequest, caller: Caller) -> tuple[EstimateAnswer, Chosen]:
-        stored = self.find(request.plan_id, caller)
-        # Another version of the service may have stored fields that this one does not know. The models are those
-        # that are asked for now.
-        body = {**stored.request, "shards": stored.answer["shards"], "models": pinned_versions(request)}
-        given = ShardsEstimateRequest.model_validate(body, extra="ignore")
-        return self._estimate_given(given, posed_problem(given), caller)
-
-    def _given_before(self, memory: AnswerMemory, caller: Caller, body: bytes) -> Given | None:
-        """What a caller was answered a moment ago, where the same models would answer now."""
-        given = memory.find(caller.name, body)
-        # What is wrong with the models is told by the way that leads to them.
-        with suppress(ShardwrightError):
-            if given and self._models.of(given.hardware, given.algorithm) == given.chosen:
-                return given
-        return None
-
     def _remember_plan(self, caller: Caller, body: bytes, request: PlanRequest, answer: Answer) -> None:
         """Remembers a stored plan that gives way to no other, whose question names nothing that may change or go."""
         final = answer["saved"] and answer["status"] != PlanStatus.CUT_SHORT
@@ -332,4 +265,4 @@ class Planning:
         with suppress(ShardwrightError):
             chosen = self._models.of(hardware, algorithm)
             if chosen.versions == answer["models"]:
-                self._plans_given.note(caller.name, body, Given(answer, hardware, algorithm, chosen))
+                self._given.note(caller.name, body, Given(answer, hardware, algorithm, chosen))

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from service.api.conversion import posed_profiles
-from service.api.parsing import Limits, parse_profiles
+from service.api.parsing import ONE_AT_A_TIME, Limits, parse_profiles
 from service.api.profile_answers import ProfilesAnswer, profiles_answer
 from service.api.schemas import PLAN_ID_PATTERN
 from service.domain.callers import Caller
@@ -42,8 +42,6 @@ class ProfileDesk:
         self._store = store
         self._terms = terms
         self._limits = limits
-        # As for plans: a large body is checked in one call that holds the interpreter.
-        self._parsing = threading.Lock()
 
     def request(self, body: bytes, caller: Caller) -> ProfilesAnswer:
         """Queues what is new of a body of POST /profiles; all of it, or nothing.
@@ -51,7 +49,7 @@ class ProfileDesk:
         Raises:
             ShardwrightError: the request is not valid, cannot be met, or not now.
         """
-        with self._parsing:
+        with ONE_AT_A_TIME:
             request = parse_profiles(body, self._limits)
         return profiles_answer(request_profiles(posed_profiles(request), self._store, caller.name, self._terms))
 

@@ -230,11 +230,11 @@ async def post_plan(
 )
 async def post_estimate(caller: PlanCaller, body: Body, services: Given, once: Once) -> Response:
     """Prices given shards, or those of a stored plan, with the cost models of today."""
-    planning = services.planning
-    given = planning.estimate_given_before(body.content, caller) if once.key is None else None
+    estimates = services.planning.estimates
+    given = estimates.given_before(body.content, caller) if once.key is None else None
     if given is not None:
         return _json(given)
-    return await run_in_threadpool(once, caller, body, lambda: json_response(planning.estimate(body.content, caller)))
+    return await run_in_threadpool(once, caller, body, lambda: json_response(estimates.answer(body.content, caller)))
 
 
 @router.get("/healthz", operation_id="getHealth", tags=["operation"], summary="Whether the process is alive")

@@ -72,7 +72,7 @@ def estimate(request: RequestFile, pretty: Pretty = False) -> None:
     body = read_body(request)
     planning = local_planning(settings_with())
     try:
-        answer = planning.estimate(body, WITHOUT_KEY)
+        answer = planning.estimates.answer(body, WITHOUT_KEY)
     except ShardwrightError as error:
         refuse(error)
     _print(answer.model_dump(mode="json"), pretty)

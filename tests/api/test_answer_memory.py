@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from service.api.answer_memory import AnswerMemory, Given
-from service.api.model_versions import Chosen
+from service.api.model_versions import ModelVersions
 from service.domain.callers import WITHOUT_KEY, Caller, Scope
 from service.usecases.make_plan import PlanStatus
 from tests.api.fake_store import FakeStore
-from tests.api.here import Clock, HerePlanner, planning_with
+from tests.api.here import Clock, HerePlanner, fresh_metrics, planning_with
 from tests.api.support import request
 from tests.api.test_planning import OneStore
 
@@ -58,19 +58,20 @@ def test_an_estimate_is_priced_once(tmp_path: Path) -> None:
     clock, planner = Clock(), HerePlanner()
     planning = planning_with(OneStore(), planner, clock, source=FakeStore(str(tmp_path)))
     body = json.dumps(ESTIMATE).encode()
-    assert planning.estimate_given_before(body, WITHOUT_KEY) is None
-    answer = planning.estimate(body, WITHOUT_KEY)
-    assert json.loads(planning.estimate_given_before(body, WITHOUT_KEY) or "") == answer.model_dump(mode="json")
+    assert planning.estimates.given_before(body, WITHOUT_KEY) is None
+    answer = planning.estimates.answer(body, WITHOUT_KEY)
+    assert json.loads(planning.estimates.given_before(body, WITHOUT_KEY) or "") == answer.model_dump(mode="json")
     pinned = json.dumps(ESTIMATE | {"models": {"compute": "fake/compute/1"}}).encode()
-    planning.estimate(pinned, WITHOUT_KEY)
-    assert planning.estimate_given_before(pinned, WITHOUT_KEY) is None
+    planning.estimates.answer(pinned, WITHOUT_KEY)
+    assert planning.estimates.given_before(pinned, WITHOUT_KEY) is None
     clock.now += 61.0
-    assert planning.estimate_given_before(body, WITHOUT_KEY) is None
+    assert planning.estimates.given_before(body, WITHOUT_KEY) is None
 
 
 def test_few_answers_to_bodies_of_no_great_size_are_kept_for_each_caller() -> None:
-    memory = AnswerMemory(1.0, Clock())
-    given = Given({"a": 1}, "fake", None, Chosen({}, ""))
+    models = ModelVersions(FakeStore(""), fresh_metrics())
+    memory = AnswerMemory(models, 1.0, Clock())
+    given = Given({"a": 1}, "fake", None, models.of("fake"))
     for number in range(100):
         memory.note("a", b"%d" % number, given)
     memory.note("a", b" " * 200_000, given)

@@ -11,6 +11,7 @@ from service.api.in_flight import InFlight
 from service.domain.errors import NoPlanInTime, PlanCancelled
 from service.domain.waiting import PATIENT, Asker, Waiting
 from tests.api.processes import wait_for
+from tests.api.test_time_limits import Unhurried
 
 
 def test_calls_under_one_key_share_the_first_and_later_ones_begin_anew() -> None:
@@ -109,6 +110,16 @@ def test_who_leaves_takes_nothing_from_the_others(flights: Flights) -> None:
     flights.go_on.set()
     assert patient.result(10) == (1, True)
     assert made.result(10) == (1, False)
+
+
+def test_a_call_is_in_no_hurry_only_while_nobody_is_who_waits_for_it(flights: Flights) -> None:
+    first, second = flights.ask(Unhurried()), flights.ask(Unhurried())
+    wait_for(lambda: len(flights.calls) == 1)
+    assert flights.calls[0].unhurried()
+    third = flights.ask(PATIENT)
+    wait_for(lambda: not flights.calls[0].unhurried())
+    flights.go_on.set()
+    assert {each.result(10)[0] for each in (first, second, third)} == {1}
 
 
 def test_who_comes_after_all_have_left_has_a_call_of_their_own(flights: Flights) -> None:

@@ -52,12 +52,12 @@ class Pool(PlannerPool):
         super().__init__(source, processes, queue, self.running, self.waiting, self.deaths, grace_s)
 
 
-def _problem(hardware: str, memory: int = GIB) -> Problem:
+def problem(hardware: str, memory: int = GIB) -> Problem:
     return Problem((Table("t", 100, 8, 1.0),), Topology(hardware, (memory, memory)), 64, Optimizer.SGD)
 
 
 def _plan(pool: PlannerPool, hardware: str, deadline: Deadline | None = None, waiting: Waiting = PATIENT) -> PlanResult:
-    return pool.plan(_problem(hardware), VERSIONS, Algorithm.DIM_GREEDY, 0, deadline or Deadline(), None, waiting)
+    return pool.plan(problem(hardware), VERSIONS, Algorithm.DIM_GREEDY, 0, deadline or Deadline(), None, waiting)
 
 
 def _begun(pool: Pool, threads: ThreadPoolExecutor, hardware: str, waiting: Waiting = PATIENT) -> Future[PlanResult]:
@@ -242,9 +242,7 @@ def test_a_pool_that_stops_refuses_those_that_it_works_for_and_those_that_wait()
             requests: list[Future[object]] = [threads.submit(_plan, pool, "stuck")]
             wait_for(lambda: pool.running.value == 1)
             shards = (Shard("t", 0, 8, 0),)
-            requests += [
-                threads.submit(pool.estimate, _problem("fake"), VERSIONS, shards, Deadline()) for _ in range(3)
-            ]
+            requests += [threads.submit(pool.estimate, problem("fake"), VERSIONS, shards, Deadline()) for _ in range(3)]
             wait_for(lambda: pool.waiting.value == 3)
         for refused in requests:
             with pytest.raises(PlannerBusy, match="stopping"):
@@ -278,7 +276,7 @@ def test_a_process_that_does_not_start_is_one_of_the_services_errors(capfd: pyte
 
 def test_errors_of_a_planning_process_keep_their_data() -> None:
     with Pool(processes=1) as pool, pytest.raises(Infeasible) as caught:
-        pool.plan(_problem("fake", memory=1), VERSIONS, Algorithm.DIM_GREEDY, 0, Deadline(), None, PATIENT)
+        pool.plan(problem("fake", memory=1), VERSIONS, Algorithm.DIM_GREEDY, 0, Deadline(), None, PATIENT)
     assert caught.value.data["reason"] == "total_memory"
 
 

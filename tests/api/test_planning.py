@@ -151,7 +151,7 @@ def test_a_plan_that_another_version_stored_can_be_estimated() -> None:
     kept["tables"][0]["later"] = 1
     shards = [shard | {"row_range": None} for shard in made["shards"]]
     store.plan = replace(store.plan, request=kept, answer={"shards": shards})
-    answer = planning.estimate(json.dumps({"plan_id": "0" * 32}).encode(), WITHOUT_KEY)
+    answer = planning.estimates.answer(json.dumps({"plan_id": "0" * 32}).encode(), WITHOUT_KEY)
     assert answer.model_dump()["devices"] == made["devices"]
 
 
@@ -186,7 +186,7 @@ def test_an_estimate_ends_with_the_default_time_limit() -> None:
     clock, planner = Clock(), HerePlanner()
     body = request(shards=[{"table": f"t{i}", "columns": [0, 64 + 64 * (i == 1)], "device": 0} for i in range(3)])
     del body["algorithm"]
-    planning_with(OneStore(), planner, clock).estimate(json.dumps(body).encode(), WITHOUT_KEY)
+    planning_with(OneStore(), planner, clock).estimates.answer(json.dumps(body).encode(), WITHOUT_KEY)
     assert [deadline.at for deadline in planner.deadlines] == [clock.now + 2.0]
 
 

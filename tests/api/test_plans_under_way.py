@@ -177,6 +177,19 @@ def test_one_that_is_taken_back_from_an_admin_stays_with_others(
     assert plans.get(plan_id, replace(admin, scopes=other.scopes)) is None
 
 
+def test_a_stored_plan_is_deleted_also_where_its_making_failed_before(
+    engine: Engine, store: UnderWayRepository, under_way: PlansUnderWay
+) -> None:
+    planning = planning_with(PlanRepository(engine), HerePlanner(), under_way=under_way)
+    plan_id = planning.plan(BODY, 1000.0, WITHOUT_KEY)["plan_id"]
+    failed_before = PlanUnderWay(WITHOUT_KEY.name, plan_id)
+    assert store.claim(failed_before, "me")
+    store.fail(failed_before, "me", {"kind": "no_plan_in_time", "detail": "late", "data": {}})
+    planning.delete(plan_id, WITHOUT_KEY)
+    with pytest.raises(PlanNotFound):
+        planning.stored(plan_id, WITHOUT_KEY)
+
+
 def test_who_waits_is_told_also_where_that_cannot_be_kept(engine: Engine) -> None:
     class Forgetful(UnderWayRepository):
         def fail(self, plan: PlanUnderWay, claimant: str, error: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """SIGTERM under load: what was accepted is answered, readiness ends first, and the process ends in time."""
 
+import asyncio
 import signal
 import socket
 import threading
@@ -13,7 +14,9 @@ import httpx
 import pytest
 import uvicorn
 from sqlalchemy import Engine, text
+from starlette.types import Message, Receive, Scope, Send
 
+from service.api.problems import UnexpectedErrors
 from service.process import Server
 from service.registry.store import ModelStore
 from service.storage.migrate import LOCK_KEY
@@ -134,6 +137,28 @@ def test_a_plan_that_outlasts_the_stop_is_told_to_be_asked_again(database_url: s
         assert int(refused.headers["retry-after"]) >= 1
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_an_answer_that_has_begun_is_not_begun_again_by_the_stop() -> None:
+    begun = {"type": "http.response.start", "status": 200, "headers": []}
+    sent: list[Message] = []
+
+    async def cancelled(_: Scope, __: Receive, send: Send) -> None:
+        await send(begun)
+        raise asyncio.CancelledError
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    async def note(message: Message) -> None:
+        sent.append(message)
+
+    async def answered() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await UnexpectedErrors(cancelled)({"type": "http"}, receive, note)
+
+    asyncio.run(answered())
+    assert sent == [begun]
 
 
 @pytest.mark.slow
