@@ -33,7 +33,8 @@ def database(
         settings: of the service.
         create: whether an embedded one may be made where there is none.
         restarted: called whenever the embedded one was gone and runs again.
-        prompt: whether callers wait for statements, which then end within seconds; see ``build_prompt_engine``.
+        prompt: whether callers or a stop wait for statements, which then end within seconds; see
+            ``build_prompt_engine``.
 
     Raises:
         NoDatabaseThere: there is no embedded one yet, and none may be made.

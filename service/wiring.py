@@ -277,7 +277,7 @@ def work(
         ShardwrightError: the database cannot be started, reached or migrated.
     """
     structured_logging.configure(settings.log_level)
-    with stop_signals() as stop, database(settings) as engine:
+    with stop_signals() as stop, database(settings, prompt=True) as engine:
         migrate.upgrade(engine)
         at_night = nightly(settings, engine, retrain_with)
         build_supervisor(settings, engine, hardware, devices, at_night, bench).run(stop.wanted)

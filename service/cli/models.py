@@ -39,12 +39,11 @@ def list_versions(
     with database(settings) as engine:
         migrate.upgrade(engine)
         standing = PromotionRepository(engine).standing()
-    rows = [
-        _version_row(found, serves=found.version == serving_version(catalog, standing, model))
-        for model in catalog.models()
-        if hardware in (None, model[0])
-        for found in listed(catalog, model, load=True)
-    ]
+    rows: list[Row] = []
+    for model in catalog.models():
+        if hardware in (None, model[0]):
+            serving = serving_version(catalog, standing, model)
+            rows += [_version_row(found, found.version == serving) for found in listed(catalog, model, load=True)]
     print_list(("version", "created", "held out", "serves", "state"), rows, as_json, whole=2)
 
 
@@ -158,10 +157,10 @@ def _training_row(outcome: "Outcome") -> Row:
 
 
 def _version_row(found: "ListedVersion", serves: bool) -> Row:
-    name, state = str(found.version), f"damaged: {found.fault}" if found.fault else "sound"
-    cells = (name, (found.created_at or "-")[:_DAY], _held_out(found), "yes" if serves else "", state)
-    known = {**asdict(found), "version": name, "serves": serves, "state": "damaged" if found.fault else "sound"}
-    return cells, known
+    name, state = str(found.version), "damaged" if found.fault else "sound"
+    told = f"{state}: {found.fault}" if found.fault else state
+    cells = (name, (found.created_at or "-")[:_DAY], _held_out(found), "yes" if serves else "", told)
+    return cells, {**asdict(found), "version": name, "serves": serves, "state": state}
 
 
 def _held_out(found: "ListedVersion") -> str:

@@ -32,9 +32,7 @@ def serve(
     """
     from service.api.planner_worker import use_one_blas_thread
 
-    if not worker:
-        # What is measured beside it has its own number of threads.
-        use_one_blas_thread()
+    use_one_blas_thread()
     from service import wiring
 
     settings = settings_with(host=host, port=port, data_dir=data_dir)

@@ -19,8 +19,8 @@ _POOL_TIMEOUT_S = 2.0
 _TCP = {"tcp_user_timeout": 5_000, "keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 """Milliseconds, seconds, seconds, probes after which a machine is taken for gone; by itself TCP takes 15 minutes."""
 
-_ANSWER_TIMEOUT_S = 6.0
-"""After which the server of a prompt engine is taken for frozen; one that works has ended the statement before."""
+ANSWER_TIMEOUT_S = 6.0
+"""After which a server is taken for frozen where somebody waits; one that works has ended the statement before."""
 
 _PROMPT_STATEMENT_TIMEOUT_MS = 5_500
 """Longer than a wait for a lock, so that what is logged names the lock."""
@@ -103,7 +103,7 @@ def build_prompt_engine(url: str | URL) -> Engine:
     Raises:
         InvalidDatabaseUrl: the URL is malformed or of another database.
     """
-    return build_engine(url, statement_timeout_ms=_PROMPT_STATEMENT_TIMEOUT_MS, answer_timeout_s=_ANSWER_TIMEOUT_S)
+    return build_engine(url, statement_timeout_ms=_PROMPT_STATEMENT_TIMEOUT_MS, answer_timeout_s=ANSWER_TIMEOUT_S)
 
 
 def build_unpooled_engine(

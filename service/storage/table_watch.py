@@ -11,7 +11,8 @@ import psycopg
 from sqlalchemy import Connection, Engine, exc, text
 
 from service.domain.errors import StorageUnavailable
-from service.storage.engine import build_unpooled_engine, storage_errors
+from service.storage.engine import ANSWER_TIMEOUT_S, build_unpooled_engine, storage_errors
+from service.storage.impatient_connection import limit_waits
 
 State = TypeVar("State")
 
@@ -59,6 +60,8 @@ class TableWatch(Generic[State]):
             statement_timeout_ms=_STATEMENT_TIMEOUT_MS,
             lock_timeout_ms=_STATEMENT_TIMEOUT_MS,
         )
+        # The end waits for the thread; notifications may be waited for as long as ever.
+        limit_waits(self._engine, ANSWER_TIMEOUT_S)
         self._name = name
         self._channel = channel
         self._read = read

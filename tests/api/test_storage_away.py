@@ -76,7 +76,7 @@ def test_a_frozen_database_is_one_that_is_away(
 ) -> None:
     if databases.folder is None:
         pytest.skip("the processes of a server that somebody else runs cannot be stopped")
-    monkeypatch.setattr("service.storage.engine._ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("service.storage.engine.ANSWER_TIMEOUT_S", 0.5)
     with running_app(settings(database_url), FACTORY) as app, listening(app) as client:
         plan = client.post("/plan", json=request()).json()
         with frozen(databases.folder):

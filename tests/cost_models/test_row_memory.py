@@ -44,4 +44,6 @@ def test_rows_are_right_also_where_there_are_too_many(monkeypatch: pytest.Monkey
     for start in (0, 4, 8, 0):
         rows = memory.rows(TABLES[start : start + 8], 512, Optimizer.SGD, made)
         assert rows[:, 0].tolist() == [table.num_embeddings for table in TABLES[start : start + 8]]
+    # Of each eight, the four of the eight before were still known; the first eight were not any more.
+    assert made.count == 8 + 4 + 4 + 8
     assert len(memory.rows(TABLES, 512, Optimizer.SGD, made)) == 40

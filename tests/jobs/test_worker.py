@@ -10,13 +10,15 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service.domain.profiles import ProfileState, StoredProfile, TableProfile
+from service.jobs.supervisor import GRACE_S
 from service.storage.embedded import EmbeddedPostgres
-from service.storage.engine import build_engine
+from service.storage.engine import ANSWER_TIMEOUT_S, build_engine
 from service.storage.migrate import upgrade
 from service.storage.profiles import ProfileRepository
 from service.storage.trainings import TrainingRepository
 from service.storage.workers import WorkerRepository
 from tests.api.processes import is_alive, wait_for
+from tests.frozen import frozen
 from tests.jobs.made_up import CRASHES, REFUSED, SECONDS, SHORT, STUCK
 from tests.jobs.supervised import (
     PATIENCE_S,
@@ -181,6 +183,24 @@ def test_a_worker_whose_database_is_gone_stops_soon(server_folder: Path, tmp_pat
     finally:
         engine.dispose()
         server.stop()
+
+
+@pytest.mark.slow
+def test_a_frozen_database_holds_up_no_stop(server_folder: Path, tmp_path: Path) -> None:
+    with EmbeddedPostgres(server_folder / "var") as url:
+        engine = build_engine(url)
+        upgrade(engine)
+        with supervised(url, tmp_path, SHARDWRIGHT_WORKER_SHUTDOWN_S="1") as supervisor:
+            wait_for(lambda: bool(worker_pids(engine)), PATIENCE_S)
+            engine.dispose()
+            with frozen(server_folder / "var"):
+                # A sweep is on its way.
+                time.sleep(2)
+                began = time.monotonic()
+                supervisor.process.terminate()
+                assert supervisor.process.wait(PATIENCE_S) == 0
+                # A statement of the sweep and a new connection, a second for a job, and the time to give it back.
+                assert time.monotonic() - began < ANSWER_TIMEOUT_S + 1 + GRACE_S + 4
 
 
 def test_without_a_live_worker_the_figures_say_so(engine: Engine, database_url: str, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from sqlalchemy import Engine, text
@@ -15,6 +16,7 @@ from service.storage.migrate import upgrade
 from service.storage.promotions import CHANNEL, PromotionRepository, standing_promotions
 from service.storage.table_watch import TableWatch, application_name
 from tests.api.processes import wait_for
+from tests.frozen import frozen
 
 MODEL = ("cpu-x", "compute")
 NEVER_S = 60.0
@@ -109,6 +111,33 @@ def test_a_watch_ends_soon_also_while_the_database_is_away() -> None:
         time.sleep(1.0)
         began = time.monotonic()
     assert time.monotonic() - began < 3
+
+
+def test_a_frozen_server_holds_up_neither_what_is_told_once_it_is_thawed_nor_the_end(
+    server_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_s, poll_s = 0.5, 1.0
+    monkeypatch.setattr("service.storage.table_watch.ANSWER_TIMEOUT_S", limit_s)
+    with EmbeddedPostgres(server_folder) as url, ExitStack() as watching:
+        engine = build_engine(url)
+        upgrade(engine)
+        follower = watching.enter_context(_watched(engine, poll_s))
+        (first,) = _listening(engine)
+        # Between two looks a connection only listens, for longer than an answer may take.
+        wait_for(lambda: len(follower.told) >= 3)
+        assert _listening(engine) == [first]
+        with frozen(server_folder):
+            time.sleep(poll_s + 2 * limit_s)
+        _promote(engine, 1)
+        wait_for(follower.knows(1))
+        assert first not in _listening(engine)
+        with frozen(server_folder):
+            time.sleep(poll_s + limit_s / 2)
+            end = Thread(target=watching.close)
+            end.start()
+            end.join(5)
+            assert not end.is_alive()
+        engine.dispose()
 
 
 def test_promotions_are_followed_after_the_server_was_restarted(server_folder: Path) -> None:
