@@ -25,8 +25,9 @@ _NEUROSHARD_SHARE = 0.6
 def auto(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
     """The plan that can be expected to cost the least, of those predicted to cost no more than any that was made.
 
-    These are the greedy heuristics' and NeuroShard's; from the best, improved, a local search goes on. The plan is as
-    it was made where NeuroShard came to its end and all else brings next to nothing.
+    These are the greedy heuristics' and NeuroShard's; from the best, improved, a local search goes on. Where NeuroShard
+    came to its end, the plan is the one of fewest pieces of those that the models cannot tell from the best, and as it
+    was made where that has no more pieces than others.
 
     Raises:
         NoPlanInTime: the deadline passed before a placement was found.
@@ -46,10 +47,14 @@ def auto(workspace: Workspace, seed: int, deadline: Deadline) -> Found:
         plan.limit = limit
     cheapest, start = (_best(plans, limit) for plans in (made, (*made, *tried)))
     best, ended = improve(start, seed, deadline)
-    alike = best.worth > _TOLD_APART * cheapest.worth and best.cost > _TOLD_APART * cheapest.cost
-    kept = cheapest if whole and alike else best
+    alike = [plan for plan in (cheapest, best, *made, *tried) if plan.cost <= limit and _alike(plan, best)]
+    kept = min(alike, key=lambda plan: plan.holdings.count) if whole else best
     space, placement = kept.holdings.workspace()
     return Found(space, placement, cut_short=not (finished and whole and ended))
+
+
+def _alike(plan: Refinement, best: Refinement) -> bool:
+    return best.worth > _TOLD_APART * plan.worth and best.cost > _TOLD_APART * plan.cost
 
 
 def _best(plans: Iterable[Refinement], limit: int) -> Refinement:

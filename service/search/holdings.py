@@ -60,6 +60,11 @@ class Holdings:
             setattr(found, name, getattr(self, name).copy())
         return found
 
+    @property
+    def count(self) -> int:
+        """Number of pieces of all devices."""
+        return sum(map(len, self.held))
+
     def pieces(self) -> Iterator[tuple[int, int]]:
         """Positions in the catalogue and devices of all pieces, by device and unit."""
         for device, held in enumerate(self.held):

@@ -6,8 +6,11 @@ from service.domain.deadline import Deadline
 from service.search.kicks import kick
 from service.search.refine import Refinement
 
-STALE = 30
-"""Kicks without a better plan after which the search ends."""
+STALE = 10
+"""Kicks that brought next to nothing after which the search ends."""
+
+_COUNTS = 0.999
+"""What brings less than a thousandth is taken, but keeps no search going: models cannot tell a hundredth."""
 
 
 def improve(plan: Refinement, seed: int, deadline: Deadline) -> tuple[Refinement, bool]:
@@ -20,10 +23,12 @@ def improve(plan: Refinement, seed: int, deadline: Deadline) -> tuple[Refinement
     """
     generator = np.random.default_rng(seed)
     best, tried = plan, plan.copy()
-    finished, stale = tried.descend(deadline), 0
+    finished, stale, mark = tried.descend(deadline), 0, plan.worth
     while True:
         if tried.worth < best.worth and tried.cost <= best.limit:
-            best, stale = tried, 0
+            best = tried
+        if best.worth < _COUNTS * mark:
+            stale, mark = 0, best.worth
         finished = finished and not deadline.passed()
         if stale == STALE or not finished:
             return best, finished

@@ -16,6 +16,7 @@ from service.search.auto import auto
 from service.search.feasibility import Found
 from service.search.greedy import WEIGHTS, greedy
 from service.search.layout import shards_of
+from service.search.neuroshard import neuroshard
 from service.search.precut import precut
 from service.search.proofs import check_feasible
 from service.search.simulator import simulate
@@ -63,7 +64,20 @@ def _tables(count: int) -> Problem:
     return Problem(tables, Topology("fake", (16 * GIB,) * 4), 8192, Optimizer.SGD)
 
 
-@pytest.mark.parametrize("checks", [3, 10, 40, 100, 400])
+def test_nothing_is_cut_for_less_than_the_models_can_tell() -> None:
+    generator = np.random.default_rng(55)
+    tables = tuple(
+        Table(f"t{i}", 100_000, 32 * int(generator.integers(1, 5)), float(generator.integers(1, 40)))
+        for i in range(int(generator.integers(4, 9)))
+    )
+    problem = Problem(tables, Topology("fake", (16 * GIB,) * 2), 8192, Optimizer.SGD)
+    theirs, found = neuroshard(space_of(problem), Deadline()), auto(space_of(problem), 0, Deadline())
+    assert len(shards_of(theirs.workspace, theirs.placement)) > len(tables)
+    assert len(shards_of(found.workspace, found.placement)) == len(tables)
+    assert 0.99 * cost(theirs) < cost(found) <= cost(theirs)
+
+
+@pytest.mark.parametrize("checks", [3, 10, 40, 100, 200])
 def test_a_deadline_leaves_the_best_plan_seen(checks: int) -> None:
     problem, ticking = _tables(20), itertools.count()
     found = auto(space_of(problem), 0, Deadline(float(checks), lambda: float(next(ticking))))
