@@ -1,12 +1,13 @@
 """Training steps under our plans and under TorchRec's, side by side: the same tables, lookups and ranks.
 
 Each of two gloo ranks has a core and a thread, and holds the model under every plan at once. Blocks of steps take
-turns, in each round in another order, so that drift of the machine hits all plans alike. The ranks are started a few
-times, since where a model comes to lie in memory makes its steps some percent faster or slower to its end. A running
-service is asked for our plans, by cost models that were measured on single threads and gloo ranks of such a machine.
-TorchRec's planner is told the same memory, batch, pooling factors and sharding types, table-wise and column-wise, and
-has its own figures for the machine; once more it may use all of its sharding types. Only ours can be told how often ids
-repeat: it measures a sample batch.
+turns, in each round in another order, so that drift of the machine hits all plans alike. The ranks are started again
+and again, since where a model comes to lie in memory makes its steps some percent faster or slower to its end, and
+change cores, since what else a machine does slows down one core more than the other. A running service is asked for our
+plans, by cost models that were measured on single threads and gloo ranks of such a machine. TorchRec's planner is told
+the same memory, batch, pooling factors and sharding types, table-wise and column-wise, and has its own figures for the
+machine; once more it may use all of its sharding types. Only ours can be told how often ids repeat: it measures a
+sample batch.
 
 Tasks are mlperf_dlrm_dcnv2 and SET:POSITION of the published tasks. Run it alone on the machine, on two cores:
 PYTHONPATH=client OMP_NUM_THREADS=1 python -m benchmarks.train_steps [TASK ...] [--quick] [--write FILE.md]
@@ -72,7 +73,7 @@ class Extent:
     limit_bytes: int
 
 
-FULL = Extent(TASKS, 4_096, 4, 6, 6 * 2**30)
+FULL = Extent(TASKS, 4_096, 12, 6, 6 * 2**30)
 QUICK = Extent(TASKS[:1], 2_048, 2, 4, 2 * 2**30)
 
 
@@ -98,25 +99,26 @@ def trained(task: StepTask, arms: Plans, starts: int, rounds: int) -> TaskSteps:
     Args:
         task: what is trained.
         arms: by planner.
-        starts: of the ranks; in each, another model is made first.
+        starts: of the ranks; in each, another model is made first, and the ranks have each other's cores.
         rounds: blocks of each plan in a start.
 
     Raises:
         MeasurementRefused: a rank failed, or the plans did not train the same.
     """
-    found = [_started(task, arms, rounds, start % len(arms)) for start in range(starts)]
+    found = [_started(task, arms, rounds, start) for start in range(starts)]
     places = {name: arm.places for name, arm in arms.items()}
     same = tuple((one, other) for one, other in combinations(arms, 2) if places[one] == places[other])
     cap = task.cap.cap if task.cap else None
     return TaskSteps(task.name, len(task.problem.tables), cap, _steps(arms, found), same)
 
 
-def _started(task: StepTask, arms: Plans, rounds: int, first: int) -> Ranks:
+def _started(task: StepTask, arms: Plans, rounds: int, start: int) -> Ranks:
     from benchmarks.step_ranks import Work, train
 
+    first = start % len(arms)
     order = [*arms][first:] + [*arms][:first]
     work = Work(task.problem, {name: arms[name].plan for name in order}, rounds, _STEPS, _BATCHES, _SEED)
-    cores = sorted(os.sched_getaffinity(0))[:RANKS]
+    cores = sorted(os.sched_getaffinity(0))[:RANKS][:: -1 if start % 2 else 1]
     with tempfile.TemporaryDirectory(prefix="shardwright-steps-") as folder:
         ranks = run_ranks(partial(train, work, Path(folder), cores), RANKS, _TIME_LIMIT_S)
     refuse_unlike(task.name, {name: [rank[name].loss for rank in ranks] for name in arms})
