@@ -86,8 +86,18 @@ def step_ratio(ours: Times, other: Times) -> Ratio:
     """
     logs = np.log(np.median(ours / other, axis=1))
     half = t.ppf((1 + _SHARE) / 2, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    low, value, high = np.exp(logs.mean() + np.array([-half, 0.0, half]))
-    return Ratio(float(value), float(low), float(high))
+    return _ratio(float(logs.mean()), float(half))
+
+
+def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
+    """The geometric mean of the ratios of several tasks, which were measured independently of each other."""
+    halves = [math.log(ratio.high / ratio.low) / 2 for ratio in ratios]
+    value = math.fsum(math.log(ratio.value) for ratio in ratios) / len(ratios)
+    return _ratio(value, math.hypot(*halves) / len(ratios))
+
+
+def _ratio(log: float, half: float) -> Ratio:
+    return Ratio(math.exp(log), math.exp(log - half), math.exp(log + half))
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -99,6 +109,7 @@ def comparison_lines(results: Sequence[TaskSteps], ours: str, other: str) -> lis
     """Steps of each task under two planners' plans, and what they come to."""
     ratios = [step_ratio(result.arms[ours].step_ms, result.arms[other].step_ms) for result in results]
     verdicts = [ratio.verdict for ratio in ratios]
+    mean = mean_ratio(ratios)
     busy = [max(result.arms[ours].processor_ms) / max(result.arms[other].processor_ms) for result in results]
     return [
         f"## {ours} and {other}",
@@ -108,9 +119,9 @@ def comparison_lines(results: Sequence[TaskSteps], ours: str, other: str) -> lis
         "|---|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|",
         *(_comparison_row(result, ratio, ours, other) for result, ratio in zip(results, ratios, strict=True)),
         "",
-        f"Geometric mean of the ratios: {geometric_mean([ratio.value for ratio in ratios]):.3f}. {ours} is faster in "
-        f"{verdicts.count('faster')} of {len(results)} tasks, slower in {verdicts.count('slower')}, within noise in "
-        f"{verdicts.count('within noise')}. Mean of what the busiest processor was busy (below): "
+        f"Geometric mean of the ratios: {mean.value:.3f}, with noise of {mean.low:.3f} to {mean.high:.3f}. {ours} is "
+        f"faster in {verdicts.count('faster')} of {len(results)} tasks, slower in {verdicts.count('slower')}, within "
+        f"noise in {verdicts.count('within noise')}. Mean of what the busiest processor was busy (below): "
         f"{geometric_mean(busy):.3f}.",
         "",
     ]

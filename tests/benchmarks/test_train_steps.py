@@ -1,5 +1,6 @@
 """Steps side by side: the tasks and their lookups, what tells plans apart, and training under two plans."""
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,11 @@ import pytest
 from benchmarks import shared_data
 from benchmarks.step_report import (
     ArmSteps,
+    Ratio,
     TaskSteps,
     comparison_lines,
     geometric_mean,
+    mean_ratio,
     noise_line,
     parts_lines,
     step_ratio,
@@ -106,6 +109,13 @@ def test_the_mean_of_ratios_is_geometric() -> None:
     assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
 
 
+def test_the_noise_of_a_mean_is_less_than_that_of_the_tasks_by_the_root_of_their_number() -> None:
+    noisy = Ratio(1.0, math.exp(-0.06), math.exp(0.06))
+    found = mean_ratio([noisy] * 9)
+    assert (found.low, found.value, found.high) == pytest.approx((math.exp(-0.02), 1.0, math.exp(0.02)))
+    assert mean_ratio([Ratio(0.8, 0.8, 0.8), Ratio(1.25, 1.25, 1.25)]).value == pytest.approx(1.0)
+
+
 def arm(step_ms: float, computes: tuple[float, float], predicted: bool = True) -> ArmSteps:
     """Two ranks whose compute is predicted 1 ms too low; exchanges take 2 ms each."""
     totals = [Costs(c / 4, 3 * c / 4 - 1, 0.0, 2.0, 2.0, c + 3) for c in computes]
@@ -134,7 +144,9 @@ def test_steps_are_compared_task_by_task() -> None:
     cells = "45.0 | 50.0 | 0.900 | 0.900 to 0.900 | faster | +5.0 | +5.0 | 0.25 | 0.25 |"
     assert f"| first | 9 | 1,000 | {cells}" in lines
     assert any(line.startswith("| second | 9 | all | 30.0 | 30.0 | 1.000 |") for line in lines)
-    assert lines[-2].startswith("Geometric mean of the ratios: 0.949. ours is faster in 1 of 2 tasks, slower in 0,")
+    assert lines[-2].startswith(
+        "Geometric mean of the ratios: 0.949, with noise of 0.949 to 0.949. ours is faster in 1 of 2 tasks,"
+    )
     assert lines[-2].endswith("busy (below): 0.943.")
     assert "| +3.0 | - |" in comparison_lines(results(), "ours", "free")[4]
 
