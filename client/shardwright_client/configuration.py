@@ -78,8 +78,8 @@ def http_client(make: Callable[[], Http]) -> Http:
         return make()
     except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:
         raise InvalidArgument(
-            "the environment's proxies (HTTP_PROXY and the like) or certificates (SSL_CERT_FILE, SSL_CERT_DIR) cannot be "
-            f"used: {error}"
+            "the environment's proxies (HTTP_PROXY and the like) or certificates (SSL_CERT_FILE, SSL_CERT_DIR) cannot "
+            f"be used: {error}"
         ) from None
 
 

@@ -50,7 +50,9 @@ def _declared(table: ModuleTable) -> Any:
     kinds = getattr(table.parameter, "_optimizer_classes", [None])
     if len(kinds) != 1:
         named = ", ".join(kind.__name__ for kind in kinds)
-        raise NotModelled(f"{table.told} has {len(kinds)} optimizers in backward ({named}): TorchRec shards it with one")
+        raise NotModelled(
+            f"{table.told} has {len(kinds)} optimizers in backward ({named}): TorchRec shards it with one"
+        )
     (kind,), (arguments,) = kinds, getattr(table.parameter, "_optimizer_kwargs", [{}])
     if kind is None or "optimizer" in arguments:
         return arguments.get("optimizer", fused.get("optimizer", EmbOptimType.EXACT_SGD))
