@@ -18,7 +18,7 @@ from shardwright_client.calls import (
     plan_call,
     profile_call,
 )
-from shardwright_client.configuration import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TIMEOUT_S, Configured
+from shardwright_client.configuration import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TIMEOUT_S, Configured, http_client
 from shardwright_client.flow import PAGE_SIZE, PROFILE_TIMEOUT_S, Flow, Try, Wait, answered, profiled
 from shardwright_client.json_values import Json
 from shardwright_client.observations import ObservationsRequest, PostedObservations
@@ -48,7 +48,7 @@ class AsyncClient(Configured):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(base_url, api_key, timeout_s, connect_timeout_s, read_timeout_s)
-        self._http = httpx.AsyncClient(headers=self._configuration.headers(), transport=transport)
+        self._http = http_client(lambda: httpx.AsyncClient(headers=self._configuration.headers(), transport=transport))
 
     async def plan(self, request: PlanRequest | Json, *, idempotency_key: str | None = None) -> Plan:
         """See ``Client.plan``."""

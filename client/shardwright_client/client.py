@@ -18,7 +18,7 @@ from shardwright_client.calls import (
     plan_call,
     profile_call,
 )
-from shardwright_client.configuration import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TIMEOUT_S, Configured
+from shardwright_client.configuration import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TIMEOUT_S, Configured, http_client
 from shardwright_client.flow import PAGE_SIZE, PROFILE_TIMEOUT_S, Flow, Try, Wait, answered, profiled
 from shardwright_client.json_values import Json
 from shardwright_client.observations import ObservationsRequest, PostedObservations
@@ -53,7 +53,8 @@ class Client(Configured):
         transport: of httpx; None for the network.
 
     Raises:
-        InvalidArgument: no service is named, or the address, the key or a time is none.
+        InvalidArgument: no service is named, the address, the key or a time is none, or the environment has proxies or
+            certificates that cannot be used.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Client(Configured):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         super().__init__(base_url, api_key, timeout_s, connect_timeout_s, read_timeout_s)
-        self._http = httpx.Client(headers=self._configuration.headers(), transport=transport)
+        self._http = http_client(lambda: httpx.Client(headers=self._configuration.headers(), transport=transport))
 
     def plan(self, request: PlanRequest | Json, *, idempotency_key: str | None = None) -> Plan:
         """Where the tables go; the same question gets the same plan.

@@ -1,12 +1,16 @@
 """Which service is asked, with which key and for how long."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 import httpx
 
 from shardwright_client.errors import InvalidArgument
+
+Http = TypeVar("Http", httpx.Client, httpx.AsyncClient)
 
 URL_VARIABLE = "SHARDWRIGHT_URL"
 KEY_VARIABLE = "SHARDWRIGHT_API_KEY"
@@ -64,6 +68,21 @@ def configured(
     )
 
 
+def http_client(make: Callable[[], Http]) -> Http:
+    """A client of httpx, which takes proxies and certificates from the environment.
+
+    Raises:
+        InvalidArgument: it cannot use them.
+    """
+    try:
+        return make()
+    except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:
+        raise InvalidArgument(
+            "the environment's proxies (HTTP_PROXY and the like) or certificates (SSL_CERT_FILE, SSL_CERT_DIR) cannot "
+            f"be used: {error}"
+        ) from None
+
+
 class Configured:
     """What both clients are made of; see ``Client``."""
 
@@ -92,7 +111,8 @@ def _checked_url(given: str) -> str:
         raise InvalidArgument(f"no service is named: {remedy}")
     try:
         url = httpx.URL(given)
-    except httpx.InvalidURL as error:
+        url.raw_host.decode().encode("idna")  # as the resolver does, which refuses empty and long parts
+    except (httpx.InvalidURL, UnicodeError) as error:
         raise InvalidArgument(f"the service's address cannot be read ({error}): {remedy}") from None
     if url.userinfo:
         raise InvalidArgument(

@@ -9,6 +9,7 @@ import pytest
 
 import shardwright_client
 from shardwright_client import (
+    AsyncClient,
     Busy,
     Client,
     Forbidden,
@@ -153,6 +154,8 @@ def test_the_service_and_the_key_are_taken_from_the_environment(monkeypatch: pyt
         ({"base_url": "http://"}, "is no address"),
         ({"base_url": "http://x?y=1"}, "is no address"),
         ({"base_url": "http://x:port"}, "cannot be read"),
+        ({"base_url": "http://shardwright..svc:8000"}, "cannot be read"),
+        ({"base_url": f"http://{'x' * 64}"}, "cannot be read"),
         ({"base_url": f"http://user:{KEY}@x"}, "must not have a user or password"),
         ({"base_url": URL, "api_key": f"{KEY} y"}, "characters that no key has"),
         ({"base_url": URL, "api_key": f"{KEY}é"}, "characters that no key has"),
@@ -168,6 +171,24 @@ def test_a_client_that_cannot_ask_is_not_made(
     with pytest.raises(InvalidArgument) as raised:
         Client(**arguments)
     assert said in str(raised.value)
+    assert "SECRET" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("SSL_CERT_FILE", "/no/such/file", "No such file"),
+        ("HTTP_PROXY", f"ftp://user:{KEY}@proxy.test", "ftp"),
+        ("HTTP_PROXY", f"http://user:{KEY}@proxy.test:port", "port"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_told(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidArgument, match=rf"certificates .* cannot be used: .*{said}") as raised:
+        kind(URL)
     assert "SECRET" not in "".join(traceback.format_exception(raised.value))
 
 

@@ -3,12 +3,12 @@
 import logging
 from collections import deque
 from collections.abc import Mapping
-from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
 import torch
 import torch.distributed as dist
+import torchrec
 from torch import nn
 
 from shardwright_client.client import Client
@@ -66,11 +66,17 @@ class PlanObserver:
         self._pending: deque[tuple[int, StepMarks]] = deque()
         self._timer: StepTimer | None = None
         if plan is not None:
-            self._timer = StepTimer(model, self._clock)
-            if not self._timer.watches:
-                logger.warning("no sharded EmbeddingBagCollection is observed: give the DistributedModelParallel")
-            self._reporter = Reporter(client, plan.plan_id, launch_id, _environment() | dict(environment or {}))
-            self._begin_step(self._timer, first_step)
+            try:
+                told, timer = _environment() | dict(environment or {}), StepTimer(model, self._clock)
+                self._start(timer, Reporter(client, plan.plan_id, launch_id, told))
+            except Exception:
+                logger.warning("nothing is observed, training goes on", exc_info=True)
+
+    def _start(self, timer: StepTimer, reporter: Reporter) -> None:
+        if not timer.watches:
+            logger.warning("no sharded EmbeddingBagCollection is observed: give the DistributedModelParallel")
+        self._timer, self._reporter = timer, reporter
+        self._begin_step(timer, self._first)
 
     def step(self) -> None:
         """A training step has ended."""
@@ -152,5 +158,6 @@ def _on_gpu(model: nn.Module) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    found = {name: version(name) for name in ("torch", "torchrec")}
+    # A nightly build is installed under another name: what is imported says its version.
+    found = {module.__name__: str(module.__version__) for module in (torch, torchrec)}
     return found | ({"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})

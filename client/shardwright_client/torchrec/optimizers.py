@@ -47,8 +47,13 @@ def _optimizer(table: ModuleTable) -> Optimizer:
 def _declared(table: ModuleTable) -> Any:
     """FBGEMM's name of a table's optimizer, or the class where it has none."""
     fused = getattr(table.sharder, "fused_params", None) or {}
-    (arguments,) = getattr(table.parameter, "_optimizer_kwargs", [{}])
-    (kind,) = getattr(table.parameter, "_optimizer_classes", [None])
+    kinds = getattr(table.parameter, "_optimizer_classes", [None])
+    if len(kinds) != 1:
+        named = ", ".join(kind.__name__ for kind in kinds)
+        raise NotModelled(
+            f"{table.told} has {len(kinds)} optimizers in backward ({named}): TorchRec shards it with one"
+        )
+    (kind,), (arguments,) = kinds, getattr(table.parameter, "_optimizer_kwargs", [{}])
     if kind is None or "optimizer" in arguments:
         return arguments.get("optimizer", fused.get("optimizer", EmbOptimType.EXACT_SGD))
     try:

@@ -120,6 +120,8 @@ def _table_shards(table: ModuleTable, sharding: Any) -> list[Shard]:
         raise NotModelled(
             f"{table.told} has compute kernel {sharding.compute_kernel}: modelled is fused, on the device"
         )
+    if sharding.sharding_spec is None:
+        raise InvalidArgument(f"the plan says {sharding.sharding_type} of {table.told}, but not where its shards are")
     shards = [
         Shard(
             table.name,

@@ -99,7 +99,7 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             launch_id: the same for all ranks of a launch and no other; None for torchrun's ``--rdzv-id``, and one of
                 this planner's own where there is none.
             request: further members of POST /plan, such as ``constraints`` by table name, ``algorithm`` or ``seed``.
-            fallback: whether TorchRec's planner stands in when no service can be reached or none has room.
+            fallback: whether TorchRec's planner stands in when the service cannot be reached, has no room or fails.
             **further: of TorchRec's planner.
 
         Raises:

@@ -59,8 +59,10 @@ def model_question(
 
     Raises:
         NotModelled: something is asked for that Shardwright has no model of.
-        InvalidArgument: no memory is left for tables, or ``further`` is none.
+        InvalidArgument: there are no tables, no memory is left for them, or ``further`` is none.
     """
+    if not tables:
+        raise InvalidArgument("there is no table to ask about: find_tables found none that a sharder is for")
     by_table = constraints or {}
     rules = [(table, by_table[table.table]) for table in tables if table.table in by_table]
     for table, rule in rules:

@@ -68,7 +68,8 @@ def _module(path: str, tables: Mapping[str, Any]) -> EmbeddingModuleShardingPlan
     for name, described in tables.items():
         try:
             module[name] = _sharding(described)
-        except (ValueError, KeyError, TypeError) as error:
+        # PyTorch raises RuntimeError for a device that it does not know.
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"table {name!r} of module {path!r}: {type(error).__name__}: {error}") from error
     return module
 

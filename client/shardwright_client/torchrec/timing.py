@@ -193,15 +193,15 @@ class StepTimer:
         self._hooks = []
 
     def _watch(self, module: Any) -> None:
-        self._hooks += [
-            module.register_forward_pre_hook(lambda found, _: self._module_begins(found)),
-            module.register_forward_hook(lambda found, _, output: self._exchanges_begin(found, output)),
-        ]
         for lookup in module._lookups:  # the module shows its own parameters only
             self._hooks += [
                 lookup.register_forward_pre_hook(lambda *_: self._lookup_begins(module)),
                 lookup.register_forward_hook(lambda *_: self._lookup_ends(module)),
             ]
+        self._hooks += [
+            module.register_forward_pre_hook(lambda found, _: self._module_begins(found)),
+            module.register_forward_hook(lambda found, _, output: self._exchanges_begin(found, output)),
+        ]
 
     @_guarded
     def _module_begins(self, module: nn.Module) -> None:

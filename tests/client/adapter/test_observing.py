@@ -175,6 +175,20 @@ def test_a_clock_that_breaks_ends_the_observing_alone(
     assert "no such clock" in caplog.text
 
 
+def test_another_release_of_torchrec_is_not_observed_and_trains(
+    model: DistributedModelParallel, told: Told, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    with monkeypatch.context() as renamed:
+        for sharded in [module for module in model.modules() if hasattr(module, "_lookups")]:
+            renamed.delattr(sharded, "_lookups")
+        observer = PlanObserver(model, PLAN, sample_every=1, report_every=1)
+    with observer:
+        assert len(train_alone(model, observer, 2)) == 2
+    assert not told.observations
+    assert caplog.text.count("nothing is observed, training goes on") == 1
+    assert "no attribute '_lookups'" in caplog.text
+
+
 def test_a_service_that_is_away_is_logged(model: DistributedModelParallel, caplog: pytest.LogCaptureFixture) -> None:
     with (
         Client("http://127.0.0.1:9", timeout_s=0.2) as client,

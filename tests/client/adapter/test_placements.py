@@ -124,6 +124,13 @@ def test_weights_in_host_memory_are_refused(tables: tuple[ModuleTable, ...]) -> 
         to_shards(plan, tables)
 
 
+def test_a_table_without_shards_is_refused(tables: tuple[ModuleTable, ...]) -> None:
+    plan = _plan(tables)
+    plan.plan["first"]["cow"].sharding_spec = None
+    with pytest.raises(InvalidArgument, match="says table_wise of table 'cow' of module 'first', but not where"):
+        to_shards(plan_from_json(plan_to_json(plan)), tables)
+
+
 def test_plans_of_another_model_are_refused(tables: tuple[ModuleTable, ...]) -> None:
     with pytest.raises(InvalidArgument, match=r"the plan lacks table 'cat' of module 'second\.inner'"):
         to_shards(_plan(tables[:3]), tables)
@@ -142,6 +149,11 @@ def test_plans_of_another_model_are_refused(tables: tuple[ModuleTable, ...]) -> 
         (
             '{"plan": {"m": {"t": {"sharding_type": "a", "compute_kernel": "b", "ranks": [0], "shards": [{}]}}}}',
             "table 't' of module 'm': TypeError",
+        ),
+        (
+            '{"plan": {"m": {"t": {"sharding_type": "a", "compute_kernel": "b", "ranks": [0], "shards": '
+            '[{"shard_offsets": [0, 0], "shard_sizes": [1, 4], "placement": "rank:0/gpu"}]}}}}',
+            "table 't' of module 'm': RuntimeError: Expected one of cpu",
         ),
     ],
 )

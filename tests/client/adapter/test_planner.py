@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.types import ShardingPlanner
 
 from service.profiling.ranks import run_ranks
-from shardwright_client import Client
+from shardwright_client import Client, ProblemError
 from shardwright_client.torchrec import (
     NotModelled,
     ShardwrightPlanner,
@@ -29,6 +30,7 @@ from tests.api.processes import wait_for
 from tests.client.adapter.conftest import NOWHERE
 from tests.client.adapter.models import Model, batch, collection, config, sharder, topology
 from tests.client.adapter.ranks import LAUNCH_TIMEOUT_S, ask_all, ask_slowly, planner
+from tests.client.asked import Answers, problem
 from tests.client.conftest import RealService
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -169,6 +171,27 @@ def test_torchrecs_planner_stands_in_and_the_log_says_so(away: Client, caplog: p
     assert asking.answer is None
     assert "TorchRec's planner stands in for Shardwright's" in caplog.text
     assert "cannot be reached" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [problem(503, "planner_busy"), problem(500, "internal_error")])
+def test_it_stands_in_for_a_service_that_has_no_room_or_fails(answer: httpx.Response) -> None:
+    module, transport = Model("meta"), httpx.MockTransport(Answers(answer))
+    with Client(NOWHERE, timeout_s=0.1, transport=transport) as client:
+        strict, lenient = (
+            ShardwrightPlanner(topology(2), 6, hardware="fake", client=client, fallback=fallback, debug=False)
+            for fallback in (False, True)
+        )
+        with pytest.raises(ProblemError):
+            strict.plan(module, [sharder()])
+        assert set(lenient.plan(module, [sharder()]).plan) == {"first", "second.inner"}
+    assert lenient.answer is None
+
+
+@pytest.mark.parametrize("kind", ["no_plan_in_time", "unknown_hardware"])
+def test_it_does_not_stand_in_where_the_service_says_no(kind: str) -> None:
+    transport = httpx.MockTransport(Answers(problem(422, kind)))
+    with Client(NOWHERE, transport=transport) as client, pytest.raises(ProblemError, match=kind):
+        planner(client, 2, fallback=True).plan(Model("meta"), [sharder()])
 
 
 def test_which_launch_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

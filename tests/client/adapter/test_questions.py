@@ -195,6 +195,16 @@ def test_an_optimizer_without_a_model_is_refused() -> None:
         _asked(module)
 
 
+def test_two_optimizers_of_one_table_are_refused() -> None:
+    module = collection(config("t", ["f"]), device="meta")
+    for kind in (RowWiseAdagrad, LAMB):
+        apply_optimizer_in_backward(kind, module.parameters(), {"lr": 0.1})
+    with pytest.raises(
+        NotModelled, match=r"table 't' of module .* has 2 optimizers in backward \(RowWiseAdagrad, LAMB\)"
+    ):
+        _asked(module)
+
+
 def test_without_any_the_operator_trains_by_sgd() -> None:
     tables = find_tables(Model("meta"), get_default_sharders())
     assert model_question(tables, topology(2), 6, "fake").request["optimizer"] == "sgd"
@@ -258,6 +268,11 @@ def test_what_the_operator_lacks_on_a_cpu_is_refused() -> None:
     tables = find_tables(module, [sharder(EmbOptimType.ADAM)])
     asked = model_question(tables, topology(2, "cuda"), 6, "fake").request
     assert (asked["tables"][0]["data_type"], asked["optimizer"]) == ("bf16", "adam")
+
+
+def test_no_table_is_no_question() -> None:
+    with pytest.raises(InvalidArgument, match="no table to ask about"):
+        model_question(find_tables(Model("meta"), []), topology(2), 6, "fake")
 
 
 def test_memory_that_is_all_reserved_is_told() -> None:
