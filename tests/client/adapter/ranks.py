@@ -12,9 +12,10 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as checkpoints
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardedTensor, ShardingPlan
 
@@ -179,10 +180,10 @@ def _resumed(
     model: DistributedModelParallel, plan: ShardingPlan, sharders: Sequence[Any], checkpoint: Path
 ) -> DistributedModelParallel:
     """Another model that goes on from what this one has saved."""
-    checkpoints.save(_state(model), checkpoint_id=checkpoint)
+    save(_state(model), checkpoint_id=checkpoint)
     other = sharded(Model(), plan_from_json(plan_to_json(plan)), sharders)
     state = _state(other)
-    checkpoints.load(state, checkpoint_id=checkpoint)
+    load(state, checkpoint_id=checkpoint)
     other.load_state_dict(state["model"])
     if "optimizer" in state:
         other.fused_optimizer.load_state_dict(state["optimizer"])
