@@ -91,10 +91,10 @@ def _train(folder: Path, turns: int, steps: int, rank: int) -> Blocks:
 def _block(model: Any, step: Callable[[int], None], steps: int, every: int | None) -> tuple[float, float]:
     import torch.distributed as dist
 
-    from shardwright_client import Client, Plan
+    from shardwright_client import Client
     from shardwright_client.torchrec import PlanObserver
 
-    plan = Plan(_PLAN_ID, "complete", True, "auto", (), (), 1.0, {}, (), 1.0) if every else None
+    plan = _plan() if every else None
     transport = httpx.MockTransport(lambda _: httpx.Response(201, json=_ANSWER))
     with Client("http://observed.test", transport=transport) as client:
         often = every or 1
@@ -109,8 +109,18 @@ def _block(model: Any, step: Callable[[int], None], steps: int, every: int | Non
     return 1000 * passed / steps, 1000 * cpu / steps
 
 
+def _plan() -> Any:
+    """An answer that has the tables on the ranks in turn; what they cost is made up."""
+    from shardwright_client import Costs, Device, Memory, Plan, Shard
+
+    memory, costs = Memory(0, 0, 0, 0), Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    shards = tuple(Shard(f"t{i}", (0, COLUMNS), i % RANKS) for i in range(TABLES))
+    devices = tuple(Device(rank, 1, memory, costs) for rank in range(RANKS))
+    return Plan(_PLAN_ID, "complete", True, "auto", shards, devices, 1.0, {}, (), 1.0)
+
+
 def _training(rank: int) -> tuple[Any, Callable[[int], None]]:
-    """A sharded model, its tables on the ranks in turn, and what a step of its training does."""
+    """A sharded model, and what a step of its training does."""
     import torch
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -118,7 +128,6 @@ def _training(rank: int) -> tuple[Any, Callable[[int], None]]:
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-    from shardwright_client import Shard
     from shardwright_client.torchrec import find_tables, to_sharding_plan
 
     torch.set_num_threads(1)
@@ -128,8 +137,7 @@ def _training(rank: int) -> tuple[Any, Callable[[int], None]]:
         for name in names
     ]
     whole, sharders = EmbeddingBagCollection(tables=configs), [EmbeddingBagCollectionSharder()]
-    shards = [Shard(name, (0, COLUMNS), i % RANKS) for i, name in enumerate(names)]
-    plan = to_sharding_plan(shards, find_tables(whole, sharders), "cpu", RANKS)
+    plan = to_sharding_plan(_plan().shards, find_tables(whole, sharders), "cpu", RANKS)
     model = DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=sharders)
     random = torch.Generator().manual_seed(rank)
     batches = [

@@ -34,7 +34,7 @@ class ModuleTable:
         data_type: of the weights.
         weighted: whether lookups have weights.
         parameter: its weights, perhaps without memory.
-        sharder: TorchRec's, which will shard the module.
+        sharder: TorchRec's, which will shard the module; None where it is sharded.
     """
 
     name: str
@@ -73,11 +73,24 @@ def find_tables(module: nn.Module, sharders: Sequence[Any]) -> tuple[ModuleTable
         NotModelled: TorchRec would shard what Shardwright does not plan; names every table at fault.
     """
     by_type = {sharder_name(sharder.module_type): sharder for sharder in sharders}
-    found = [
-        (path, config, parameter, collection, sharder)
-        for path, collection, sharder in _sharded(module, by_type)
-        for config, parameter in _planned(path, collection, sharder)
-    ]
+    return named_tables(
+        [
+            (path, config, parameter, bool(collection.is_weighted()), sharder)
+            for path, collection, sharder in _sharded(module, by_type)
+            for config, parameter in _planned(path, collection, sharder)
+        ]
+    )
+
+
+def named_tables(found: Sequence[tuple[str, Any, nn.Parameter, bool, Any]]) -> tuple[ModuleTable, ...]:
+    """Tables under the names of ``find_tables``.
+
+    Args:
+        found: of each the module's path, its configuration, its weights, whether lookups have weights, and the sharder.
+
+    Raises:
+        NotModelled: Shardwright does not plan such tables; names every table at fault.
+    """
     faults = [fault for path, config, *_ in found for fault in _faults(told_table(path, config.name), config)]
     if faults:
         raise NotModelled(together(faults))
@@ -131,7 +144,7 @@ def _faults(told: str, config: Any) -> Iterator[str]:
         yield f"{told} is a virtual or pruned table: only tables that hold all their rows are modelled"
 
 
-def _table(name: str, path: str, config: Any, parameter: nn.Parameter, collection: Any, sharder: Any) -> ModuleTable:
+def _table(name: str, path: str, config: Any, parameter: nn.Parameter, weighted: bool, sharder: Any) -> ModuleTable:
     return ModuleTable(
         name,
         path,
@@ -141,7 +154,7 @@ def _table(name: str, path: str, config: Any, parameter: nn.Parameter, collectio
         tuple(config.feature_names),
         _POOLING_MODES[config.pooling],
         _DATA_TYPES[config.data_type],
-        bool(collection.is_weighted()),
+        weighted,
         parameter,
         sharder,
     )

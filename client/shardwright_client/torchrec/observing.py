@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Self
 
 import torch
-import torch.distributed as dist
 import torchrec
 from torch import nn
 
@@ -15,7 +14,9 @@ from shardwright_client.client import Client
 from shardwright_client.errors import InvalidArgument
 from shardwright_client.observations import Observation
 from shardwright_client.plans import Plan
+from shardwright_client.torchrec.clients import check_client, opened
 from shardwright_client.torchrec.reporting import Reporter
+from shardwright_client.torchrec.running import check_runs, running
 from shardwright_client.torchrec.timing import CudaClock, HostClock, StepMarks, StepTimer
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ class PlanObserver:
     """Measures single steps of a training that runs on a plan, and reports their means from a thread.
 
     Make one on every rank after DistributedModelParallel, with the same numbers, and call ``step`` at the end of each
-    training step. Whatever goes wrong is logged; the training goes on.
+    training step. Whatever goes wrong is logged; the training goes on. Nothing is observed of a model whose tables are
+    not where the plan has them, or which has other ranks.
 
     Args:
         model: after DistributedModelParallel.
@@ -67,15 +69,28 @@ class PlanObserver:
         self._timer: StepTimer | None = None
         if plan is not None:
             try:
-                told, timer = _environment() | dict(environment or {}), StepTimer(model, self._clock)
-                self._start(timer, Reporter(client, plan.plan_id, launch_id, told))
+                self._start(model, plan, client, launch_id, _environment() | dict(environment or {}))
+            except InvalidArgument as error:
+                logger.warning("nothing is observed, training goes on: %s", error)
             except Exception:
                 logger.warning("nothing is observed, training goes on", exc_info=True)
 
-    def _start(self, timer: StepTimer, reporter: Reporter) -> None:
-        if not timer.watches:
-            logger.warning("no sharded EmbeddingBagCollection is observed: give the DistributedModelParallel")
-        self._timer, self._reporter = timer, reporter
+    def _start(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        client: Client | None,
+        launch_id: str | None,
+        environment: Mapping[str, str],
+    ) -> None:
+        check_client(client)
+        with opened(client):
+            pass  # where no service is named it fails here, not with the first report
+        found = running(model)
+        check_runs(found, plan)
+        self._rank = found.rank
+        timer = StepTimer(model, self._clock)
+        self._timer, self._reporter = timer, Reporter(client, plan.plan_id, launch_id, environment)
         self._begin_step(timer, self._first)
 
     def step(self) -> None:
@@ -145,12 +160,8 @@ class PlanObserver:
     def _report(self, end: int) -> None:
         if self._taken:
             means = {name: sum(costs[name] for costs in self._taken) / len(self._taken) for name in self._taken[0]}
-            self._reporter.report(Observation(rank=_rank(), steps=(self._begin, end), **means))
+            self._reporter.report(Observation(rank=self._rank, steps=(self._begin, end), **means))
         self._begin, self._taken = end, []
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
 
 
 def _on_gpu(model: nn.Module) -> bool:

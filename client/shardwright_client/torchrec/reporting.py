@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from shardwright_client.client import Client
 from shardwright_client.observations import Observation, ObservationsRequest
+from shardwright_client.torchrec.clients import opened
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +60,6 @@ class Reporter:
 
     def _send(self, observation: Observation) -> None:
         request = ObservationsRequest([observation], self._launch_id, self._environment)
-        if self._client is not None:
-            self._client.observe(self._plan_id, request)
-            return
         # Reports are minutes apart: a connection is not worth keeping.
-        with Client() as client:
+        with opened(self._client) as client:
             client.observe(self._plan_id, request)

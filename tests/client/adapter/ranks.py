@@ -5,7 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardedTensor, ShardingPlan
 
-from shardwright_client import Client, Plan, Shard
+from shardwright_client import Client, Costs, Device, Memory, Plan, Shard
 from shardwright_client.torchrec import (
     PlanObserver,
     ShardwrightPlanner,
@@ -33,8 +33,25 @@ from shardwright_client.torchrec.timing import HostClock
 from tests.client.adapter.models import LEARNING_RATE, STEPS, Model, batch, loss_of, seeded_model, sharder, topology
 
 LAUNCH_TIMEOUT_S = 300
-PLAN = Plan("p" * 32, "complete", True, "auto", (), (), 1.0, {}, (), 1.0)
+ALONE = (
+    Shard("first/cat", (0, 32), 0),
+    Shard("dog", (0, 8), 0),
+    Shard("dog", (8, 16), 0),
+    Shard("cow", (0, 24), 0),
+    Shard("second.inner/cat", (0, 8), 0),
+)
+"""Of Model on one rank."""
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
+
+
+def plan_of(shards: Sequence[Shard], ranks: int) -> Plan:
+    """An answer that places them; what they cost is made up."""
+    device = Device(0, 1, Memory(0, 0, 0, 0), Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    devices = tuple(replace(device, device=rank) for rank in range(ranks))
+    return Plan("p" * 32, "complete", True, "auto", tuple(shards), devices, 1.0, {}, (), 1.0)
+
+
+PLAN = plan_of(ALONE, 1)
 
 
 @dataclass(frozen=True)
@@ -87,14 +104,8 @@ def train_all(folder: Path, url: str, ranks: int, trainings: Sequence[Training],
 def alone(folder: Path) -> Iterator[DistributedModelParallel]:
     """A model on the one rank of a group, a module with both ways of sharding, as in TorchRec's own plans."""
     whole = seeded_model()
-    tables = find_tables(whole, [sharder()])
-    shards = [
-        Shard(table.name, columns, 0)
-        for table in tables
-        for columns in ([(0, 8), (8, table.embedding_dim)] if table.name == "dog" else [(0, table.embedding_dim)])
-    ]
     with joined(folder, 1, 0):
-        plan = to_sharding_plan(shards, tables, "cpu", 1)
+        plan = to_sharding_plan(ALONE, find_tables(whole, [sharder()]), "cpu", 1)
         for name in ("cat", "cow"):
             plan.plan["first"][name].sharding_type = "table_wise"
         yield DistributedModelParallel(whole, device=torch.device("cpu"), plan=plan, sharders=[sharder()])

@@ -6,20 +6,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from benchmarks.observing import EVERY, measured, report
-from shardwright_client import Client, InvalidArgument, Observation
+from shardwright_client import Client, InvalidArgument, Observation, Plan, Shard
 from shardwright_client.torchrec import PlanObserver, timing
 from shardwright_client.torchrec.reporting import Reporter
+from tests.client.adapter.conftest import NOWHERE
 from tests.client.adapter.models import batch, loss_of, seeded_model
-from tests.client.adapter.ranks import PLAN, alone, train_alone
+from tests.client.adapter.ranks import ALONE, PLAN, alone, plan_of, train_alone
 from tests.client.asked import silent_server
 from tests.client.conftest import ROOT
 
@@ -36,6 +38,7 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     kept = Told()
+    monkeypatch.setenv("SHARDWRIGHT_URL", NOWHERE)
     monkeypatch.setattr(Reporter, "report", lambda _, observation: kept.observations.append(observation))
     return kept
 
@@ -153,6 +156,53 @@ def test_a_plan_of_another_planner_is_not_observed(model: DistributedModelParall
     assert not told.observations
 
 
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (plan_of(ALONE, 2), "is for 2 ranks, but the model runs on 1"),
+        (
+            plan_of([*ALONE, Shard("hen", (0, 4), 0)], 1),
+            "of table 'hen' the plan has columns [0, 4] on rank 0, the model no columns",
+        ),
+        (plan_of(ALONE[:-1], 1), "'second.inner/cat' the plan has no columns, the model columns [0, 8] on rank 0"),
+        (
+            plan_of([shard for shard in ALONE if shard.table != "dog"] + [Shard("dog", (0, 16), 0)], 1),
+            "plan has columns [0, 16] on rank 0, the model columns [0, 8] on rank 0; columns [8, 16] on rank 0",
+        ),
+        (
+            plan_of([replace(shard, device=1) if shard.table == "cow" else shard for shard in ALONE], 1),
+            "of table 'cow' the plan has columns [0, 24] on rank 1, the model columns [0, 24] on rank 0",
+        ),
+    ],
+)
+def test_a_plan_that_does_not_run_is_not_observed(
+    model: DistributedModelParallel, told: Told, caplog: pytest.LogCaptureFixture, plan: Plan, said: str
+) -> None:
+    with PlanObserver(model, plan, sample_every=1, report_every=1) as observer:
+        assert len(train_alone(model, observer, 2)) == 2
+    assert not told.observations
+    (record,) = caplog.records
+    assert "nothing is observed, training goes on: " in record.message
+    assert said in record.message
+
+
+def test_a_way_of_sharding_that_no_plan_has_is_not_observed(
+    model: DistributedModelParallel, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.module.first.module_sharding_plan["cow"].sharding_type = "row_wise"
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        train_alone(model, observer, 2)
+    assert not told.observations
+    assert "training goes on: table 'cow' of module 'first' is sharded row_wise" in caplog.text
+
+
+def test_a_model_that_is_wrapped_once_more_is_observed(model: DistributedModelParallel, told: Told) -> None:
+    """Paths are those of the model that was planned."""
+    with PlanObserver(nn.ModuleDict({"trained": model}), PLAN, sample_every=1, report_every=1) as observer:
+        train_alone(model, observer, 1)
+    assert len(told.observations) == 1
+
+
 def test_a_model_that_is_not_sharded_is_told_of(told: Told, caplog: pytest.LogCaptureFixture) -> None:
     with PlanObserver(seeded_model(), PLAN, sample_every=1, report_every=1) as observer:
         train_alone(seeded_model(), observer, 1)
@@ -233,8 +283,18 @@ def test_no_service_is_named(
 ) -> None:
     monkeypatch.delenv("SHARDWRIGHT_URL", raising=False)
     with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        assert caplog.text.count("nothing is observed, training goes on: ") == 1
+        assert "SHARDWRIGHT_URL" in caplog.text
         assert len(train_alone(model, observer, 1)) == 1
-    assert "SHARDWRIGHT_URL" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_an_address_is_no_client(model: DistributedModelParallel, caplog: pytest.LogCaptureFixture) -> None:
+    address: Any = NOWHERE
+    with PlanObserver(model, PLAN, client=address, sample_every=1, report_every=1) as observer:
+        assert "client must be a shardwright_client.Client, Client(url) say, is a str" in caplog.text
+        assert len(train_alone(model, observer, 1)) == 1
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.slow
