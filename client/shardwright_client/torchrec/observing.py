@@ -28,8 +28,9 @@ class PlanObserver:
     """Measures single steps of a training that runs on a plan, and reports their means from a thread.
 
     Make one on every rank after DistributedModelParallel, with the same numbers, and call ``step`` at the end of each
-    training step. Whatever goes wrong is logged; the training goes on. Nothing is observed of a model whose tables are
-    not where the plan has them, or which has other ranks.
+    training step, which is one forward and one backward pass, also where gradients are accumulated. Whatever goes wrong
+    is logged; the training goes on. Nothing is observed of a model whose tables are not where the plan has them, or
+    that runs on another number of ranks.
 
     Args:
         model: after DistributedModelParallel.
@@ -67,6 +68,7 @@ class PlanObserver:
         self._taken: list[dict[str, float]] = []
         self._pending: deque[tuple[int, StepMarks]] = deque()
         self._timer: StepTimer | None = None
+        self._told_repeated = False
         if plan is not None:
             try:
                 self._start(model, plan, client, launch_id, _environment() | dict(environment or {}))
@@ -132,12 +134,23 @@ class PlanObserver:
         return timer.begin_step((step - self._first) % self._every == self._every - 1)
 
     def _gather(self, step: int, marks: StepMarks | None) -> None:
+        if marks is not None and marks.repeated:
+            self._tell_repeated(step)
         # A step that failed, and that the training left out, would be waited for without end.
-        if marks is not None and marks.whole:
+        elif marks is not None and marks.whole:
             self._pending.append((step, marks))
         self._take_passed()
         if self._step >= self._end and not (self._pending and self._pending[0][0] < self._end):
             self._report(self._end)
+
+    def _tell_repeated(self, step: int) -> None:
+        if not self._told_repeated:
+            logger.warning(
+                "step %d is not observed, nor is any like it: an EmbeddingBagCollection was called more than once, but "
+                "costs are of one call. Where gradients are accumulated, call step after each backward pass",
+                step,
+            )
+        self._told_repeated = True
 
     def _forget(self) -> None:
         self._pending.clear()

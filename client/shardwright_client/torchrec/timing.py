@@ -104,8 +104,14 @@ class StepMarks:
     """What was marked in one step: of each sharded module its forward and its backward pass."""
 
     def __init__(self) -> None:
+        self.called: list[nn.Module] = []
         self.forward: list[_Pass] = []
         self.backward: list[_Pass] = []
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a module was called more than once, as where gradients of several batches are accumulated."""
+        return len(set(self.called)) < len(self.called)
 
     @property
     def whole(self) -> bool:
@@ -206,6 +212,7 @@ class StepTimer:
     @_guarded
     def _module_begins(self, module: nn.Module) -> None:
         if self._step is not None and module.training:
+            self._step.called.append(module)
             self._step.forward.append(_Pass())
 
     @_guarded

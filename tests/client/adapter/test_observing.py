@@ -136,6 +136,19 @@ def test_evaluation_within_a_step_does_not_count(
     assert evaluated.forward_compute_ms == pytest.approx(plain.forward_compute_ms)
 
 
+def test_several_batches_of_one_step_are_not_observed_and_told_once(
+    model: DistributedModelParallel, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PlanObserver(model, PLAN, sample_every=1, report_every=1) as observer:
+        for _ in range(2):
+            loss_of(model, batch(0, 0)).backward()  # type: ignore[no-untyped-call]
+            train_alone(model, observer, 1)
+        train_alone(model, observer, 1)
+    assert [observation.steps for observation in told.observations] == [(2, 3)]
+    assert caplog.text.count("call step after each backward pass") == 1
+    assert "step 0 is not observed, nor is any like it" in caplog.text
+
+
 def test_a_step_that_fails_and_is_left_out_holds_up_no_other(model: DistributedModelParallel, told: Told) -> None:
     def fail(*_: Any) -> None:
         raise MemoryError
