@@ -4,8 +4,7 @@ import logging
 import os
 import pickle
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,7 @@ from shardwright_client.errors import (
 from shardwright_client.json_values import Json, encoded
 from shardwright_client.plans import Estimate, Plan
 from shardwright_client.tables import Optimizer
+from shardwright_client.torchrec.clients import check_client, opened
 from shardwright_client.torchrec.errors import NotModelled
 from shardwright_client.torchrec.loading import load_unlike_widths
 from shardwright_client.torchrec.modules import find_tables
@@ -105,13 +105,19 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
 
         Raises:
             NotModelled: callbacks or a plan loader are given, which work on TorchRec's own search.
-            InvalidArgument: ``batch_size`` or ``request`` is none.
+            InvalidArgument: ``batch_size``, ``client``, ``request`` or ``storage_reservation`` is none.
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise InvalidArgument(f"batch_size must be the samples of a rank in a step, 1 or more, is {batch_size!r}")
         if not isinstance(request or {}, Mapping):
             raise InvalidArgument(f"request must be a mapping of members of POST /plan, is a {type(request).__name__}")
+        check_client(client)
         super().__init__(topology, batch_size, *arguments, **further)
+        if not hasattr(self._storage_reservation, "reserve"):
+            raise InvalidArgument(
+                "storage_reservation must be one of TorchRec, such as FixedPercentageStorageReservation(0.2), is "
+                f"{self._storage_reservation!r}"
+            )
         if self._callbacks or self.plan_loader is not None:
             raise NotModelled("callbacks and plan_loader work on TorchRec's own search: leave them out")
         self._hardware, self._client, self._optimizer = hardware, client, optimizer
@@ -119,20 +125,25 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         self.launch_id = launch_id or _run_id() or uuid.uuid4().hex
         self.answer: Plan | None = None
 
-    def plan(self, module: nn.Module, sharders: Sequence[Any]) -> ShardingPlan:
+    def plan(self, module: nn.Module, sharders: Sequence[Any] | None = None) -> ShardingPlan:
         """A plan for the module's tables.
+
+        Args:
+            module: the model.
+            sharders: None for TorchRec's default ones.
 
         Raises:
             NotModelled: TorchRec would shard what Shardwright does not plan.
             ShardwrightError: the service said no, or could not be asked.
         """
         self.answer = None
+        sharders = get_default_sharders() if sharders is None else sharders
         question = self.question(module, sharders)
         if not question.tables:
             logger.warning("nothing is planned: the model has no module with tables that a sharder is for")
             return ShardingPlan({})
         try:
-            with self._service() as client:
+            with opened(self._client) as client:
                 self.answer = client.plan(question.request)
         except _AWAY as error:
             if not self._fallback:
@@ -179,7 +190,6 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         group = pg or dist.group.WORLD
         told: list[Any] = [None]
         if dist.get_rank(group) == 0:
-            sharders = get_default_sharders() if sharders is None else sharders
             told = [self._outcome(module, sharders, dist.get_world_size(group))]
         dist.broadcast_object_list(told, group=group, group_src=0)
         outcome: _Outcome = told[0]
@@ -189,7 +199,9 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             raise outcome.error
         return outcome.sharding_plan
 
-    def estimate(self, sharding_plan: ShardingPlan, module: nn.Module, sharders: Sequence[Any]) -> Estimate:
+    def estimate(
+        self, sharding_plan: ShardingPlan, module: nn.Module, sharders: Sequence[Any] | None = None
+    ) -> Estimate:
         """What a plan for the module, of TorchRec's planner say, costs by the service's models.
 
         Raises:
@@ -201,15 +213,16 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         asked["shards"] = encoded(to_shards(sharding_plan, question.tables))
         pinned = question.request.get("models") or {}
         asked["models"] = {name: pinned[name] for name in _COST_MODELS if name in pinned}
-        with self._service() as client:
+        with opened(self._client) as client:
             return client.estimate(asked)
 
-    def question(self, module: nn.Module, sharders: Sequence[Any]) -> Question:
+    def question(self, module: nn.Module, sharders: Sequence[Any] | None = None) -> Question:
         """What the service is asked for a module.
 
         Raises:
             NotModelled: TorchRec would shard what Shardwright does not plan.
         """
+        sharders = get_default_sharders() if sharders is None else sharders
         tables = find_tables(module, sharders)
         if not tables:
             return Question((), {})
@@ -217,9 +230,6 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
         strange = sorted(name for name in self._constraints or {} if name not in names)
         if strange:
             logger.warning("constraints name tables that the sharders have none of: %s", ", ".join(strange))
-        weighted = [table.name for table in tables if table.weighted]
-        if weighted:
-            logger.warning("costs are predicted as if lookups had no weights, but %s have", ", ".join(weighted))
         reserved = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
@@ -241,7 +251,7 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             further=further,
         )
 
-    def _outcome(self, module: nn.Module, sharders: Sequence[Any], ranks: int) -> _Outcome:
+    def _outcome(self, module: nn.Module, sharders: Sequence[Any] | None, ranks: int) -> _Outcome:
         """A plan or an error; nothing else may leave rank 0, or the others would wait for it."""
         try:
             self._check_ranks(ranks)
@@ -257,14 +267,6 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             )
         if planned < ranks:
             logger.warning("the plan is for %d ranks, as the topology says; the process group has %d", planned, ranks)
-
-    @contextmanager
-    def _service(self) -> Iterator[Client]:
-        if self._client is not None:
-            yield self._client
-        else:
-            with Client() as client:
-                yield client
 
 
 def _run_id() -> str | None:

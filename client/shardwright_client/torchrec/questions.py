@@ -1,12 +1,17 @@
 """From the tables of a model, TorchRec's topology and constraints to a request of the service."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.constants import POOLING_FACTOR
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.types import CommOp
+from torchrec.modules.embedding_configs import DataType
 
 from shardwright_client.errors import InvalidArgument
 from shardwright_client.json_values import Json, encoded
@@ -16,6 +21,12 @@ from shardwright_client.torchrec.modules import ModuleTable
 from shardwright_client.torchrec.optimizers import fused_optimizer
 from shardwright_client.torchrec.placements import COLUMN_WISE, TABLE_WISE
 from shardwright_client.torchrec.samples import Lookups
+
+logger = logging.getLogger(__name__)
+
+_EXCHANGE = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL.name
+_GPUS = ("v100", "a100", "h100", "h200", "b200", "l4")
+"""What names of GPUs among the service's hardware begin with; those of processors begin with ``cpu``."""
 
 TableConstraints = Mapping[str, ParameterConstraints]
 
@@ -71,6 +82,9 @@ def model_question(
     added = own.pop("constraints", {})
     if not isinstance(added, Mapping):
         raise InvalidArgument(f"constraints of a request must be a mapping of members, not {type(added).__name__}")
+    _tell_unpriced(tables, by_table, topology.compute_device, hardware)
+    if optimizer:
+        _tell_other_optimizer(tables, optimizer)
     request = {
         "tables": [
             encoded(_table(table, by_table.get(table.table), (lookups or {}).get(table.name))) for table in tables
@@ -82,6 +96,48 @@ def model_question(
     }
     _check_operator(tables, request["optimizer"], topology.compute_device)
     return Question(tuple(tables), request | own)
+
+
+def _tell_unpriced(
+    tables: Sequence[ModuleTable], constraints: TableConstraints, compute_device: str, hardware: str
+) -> None:
+    """Logs what is not as costs are predicted."""
+    weighted = [table.name for table in tables if table.weighted]
+    if weighted:
+        logger.warning("costs are predicted as if lookups had no weights, but %s have", together(weighted))
+    narrow = [table.name for table in tables if _narrow(table, constraints.get(table.table))]
+    if narrow:
+        logger.warning(
+            "costs are predicted as if outputs and exchanges were fp32, but output_dtype or qcomm_codecs_registry say "
+            "otherwise of %s", together(narrow),
+        )  # fmt: skip
+    if str(hardware).startswith(_GPUS if compute_device == "cpu" else "cpu"):
+        logger.warning(
+            "the topology's compute_device is %s, but costs are predicted for hardware %s", compute_device, hardware
+        )
+
+
+def _narrow(table: ModuleTable, rule: ParameterConstraints | None) -> bool:
+    """Whether outputs, or what of them is exchanged, have fewer bits than 32."""
+    fused = getattr(table.sharder, "fused_params", None) or {}
+    output = (rule and rule.output_dtype) or fused.get("output_dtype")
+    codecs = (getattr(table.sharder, "qcomm_codecs_registry", None) or {}).get(_EXCHANGE)
+    exchanged = [getattr(way, "quantized_dtype", None) for way in (codecs.forward, codecs.backward)] if codecs else []
+    # What encodes nothing has a method of this name.
+    encoded_as = {kind for kind in exchanged if isinstance(kind, torch.dtype)}
+    return output not in (None, DataType.FP32, SparseType.FP32) or bool(encoded_as - {torch.float32})
+
+
+def _tell_other_optimizer(tables: Sequence[ModuleTable], optimizer: Optimizer) -> None:
+    try:
+        said = fused_optimizer(tables)
+    except NotModelled:
+        return
+    if said != optimizer:
+        logger.warning(
+            "costs are predicted for optimizer %s, as given, but tables and sharders say %s (sgd where they say none)",
+            optimizer, said,
+        )  # fmt: skip
 
 
 def _table(table: ModuleTable, rule: ParameterConstraints | None, lookups: Lookups | None) -> Table:

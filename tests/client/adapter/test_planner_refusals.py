@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 from torchrec.distributed.planner import ParameterConstraints
 
-from shardwright_client import Client, ConnectionFailed, Infeasible, InvalidArgument, InvalidRequest
+from shardwright_client import AsyncClient, Client, ConnectionFailed, Infeasible, InvalidArgument, InvalidRequest
 from shardwright_client.torchrec import NotModelled, ShardwrightPlanner
 from tests.client.adapter.models import Model, collection, config, sharder, topology
 from tests.client.adapter.ranks import planner
@@ -36,6 +36,27 @@ def test_what_no_request_can_have_is_said_at_once(client: Client) -> None:
         ShardwrightPlanner(topology(2), 6, hardware="fake", request=wrong)
     with pytest.raises(InvalidArgument, match="constraints of a request must be a mapping of members, not list"):
         planner(client, 2, request={"constraints": ["table_wise"]}).plan(Model("meta"), [sharder()])
+
+
+def test_what_is_no_client_is_said_at_once() -> None:
+    for wrong in ("http://127.0.0.1:9", AsyncClient("http://127.0.0.1:9")):
+        given: Any = wrong
+        with pytest.raises(
+            InvalidArgument, match=rf"client must be a .*Client\(url\) say, is a {type(given).__name__}"
+        ):
+            ShardwrightPlanner(topology(2), 6, hardware="fake", client=given)
+
+
+def test_what_is_no_storage_reservation_is_said_at_once() -> None:
+    with pytest.raises(InvalidArgument, match=r"such as FixedPercentageStorageReservation\(0\.2\), is 0\.2"):
+        ShardwrightPlanner(topology(2), 6, hardware="fake", storage_reservation=0.2)
+
+
+def test_without_sharders_torchrecs_default_ones_are_taken(client: Client) -> None:
+    asking = planner(client, 2)
+    plan = asking.plan(Model("meta"))
+    assert set(plan.plan) == {"first", "second.inner"}
+    assert asking.estimate(plan, Model("meta")).max_cost_ms > 0
 
 
 def test_a_refused_table_is_told_by_its_name(client: Client) -> None:

@@ -5,12 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec.distributed.planner.types import CustomTopologyData
 from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import CommOp, QuantizedCommCodecs
 from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim import LAMB, RowWiseAdagrad
@@ -296,3 +299,53 @@ def test_constraints_without_a_model_are_refused(rule: ParameterConstraints, sai
     with pytest.raises(NotModelled) as caught:
         _asked(Model("meta"), constraints={"dog": rule})
     assert said in str(caught.value)
+
+
+def _own_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("shardwright_client")]
+
+
+def test_outputs_and_exchanges_that_are_narrow_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    def told(**options: Any) -> str:
+        caplog.clear()
+        constraints = options.pop("constraints", None)
+        asked = EmbeddingBagCollectionSharder(**options)
+        model_question(find_tables(Model("meta"), [asked]), topology(2), 6, "fake", constraints=constraints)
+        return "".join(_own_warnings(caplog))
+
+    def codecs(precision: CommType, *operations: CommOp) -> Any:
+        config = QCommsConfig(backward_precision=precision)
+        return get_qcomm_codecs_registry(config, list(operations) or None, torch.device("cpu"))
+
+    everywhere = "qcomm_codecs_registry say otherwise of first/cat; dog; cow; second.inner/cat"
+    assert everywhere in told(fused_params={"output_dtype": SparseType.FP16})
+    assert everywhere in told(qcomm_codecs_registry=codecs(CommType.FP16))
+    narrow = ParameterConstraints(output_dtype=DataType.BF16)
+    constrained = told(constraints={"dog": narrow, "cow": ParameterConstraints()})
+    assert constrained.endswith("qcomm_codecs_registry say otherwise of dog")
+    wide = ParameterConstraints(output_dtype=DataType.FP32)
+    assert not told(constraints={"dog": wide}, fused_params={"output_dtype": SparseType.FP32})
+    assert not told(qcomm_codecs_registry=codecs(CommType.FP16, CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL))
+    assert not told(qcomm_codecs_registry={CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL.name: QuantizedCommCodecs()})
+
+
+@pytest.mark.parametrize(
+    ("hardware", "device", "warned"),
+    [
+        ("h100", "cpu", True), ("a100-80", "cpu", True), ("cpu-fbgemm", "cuda", True), ("h100", "cuda", False),
+        ("cpu-fbgemm", "cpu", False), ("xeon", "cpu", False), ("mi300", "cuda", False),
+    ],
+)  # fmt: skip
+def test_hardware_of_another_kind_is_told_of(
+    caplog: pytest.LogCaptureFixture, hardware: str, device: str, warned: bool
+) -> None:
+    model_question(find_tables(Model("meta"), [sharder()]), topology(2, device), 6, hardware)
+    said = f"compute_device is {device}, but costs are predicted for hardware {hardware}"
+    assert (said in caplog.text) is warned
+
+
+def test_an_optimizer_that_is_not_the_models_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    _asked(Model("meta"), optimizer="sgd")
+    assert not _own_warnings(caplog)
+    assert _asked(Model("meta"), optimizer="adagrad").request["optimizer"] == "adagrad"
+    assert "for optimizer adagrad, as given, but tables and sharders say sgd" in caplog.text
