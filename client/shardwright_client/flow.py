@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 
 from shardwright_client.calls import Call, Result, get_profile_call
-from shardwright_client.configuration import Configuration
+from shardwright_client.configuration import Configuration, check_seconds
 from shardwright_client.errors import NotFound, ShardwrightError, Timeout
 from shardwright_client.outcomes import Failure, Outcome, Received, value_or_failure
 from shardwright_client.profiles import Profiles
@@ -118,9 +118,11 @@ def profiled(
     """A request for profiles, looked at until none of its tables waits or is being measured.
 
     Raises:
+        InvalidArgument: ``timeout_s`` is not above 0 and finite.
         Timeout: ``timeout_s`` have passed.
         ShardwrightError: it cannot be looked at.
     """
+    check_seconds("timeout_s", timeout_s)
     call, due, pause = get_profile_call(request_id), clock() + timeout_s, FIRST_LOOK_S
     while True:
         profiles = yield from answered(call, configuration, clock, due)

@@ -1,5 +1,6 @@
 """What errors say, keep, and do not give away."""
 
+import asyncio
 import pickle
 import traceback
 from typing import Any
@@ -205,6 +206,7 @@ def test_what_cannot_be_sent_is_said_before_anything_is_asked() -> None:
         lambda client: client.get_plan(""),
         lambda client: client.observe("a/b", {}),
         lambda client: client.wait_for_profile("x y"),
+        lambda client: client.wait_for_profile("a", 0),
     ]
     for call in calls:
         with pytest.raises(InvalidArgument):
@@ -212,6 +214,21 @@ def test_what_cannot_be_sent_is_said_before_anything_is_asked() -> None:
     assert answers.requests == []
     with pytest.raises(ValueError, match="no Plan: /plan_id is missing"):
         Plan.from_json({})
+
+
+@pytest.mark.parametrize("ask", BOTH)
+def test_a_closed_client_says_so(ask: Asking) -> None:
+    kept: list[Any] = []
+    answers = Answers(plan_answer())
+
+    def keep(client: Any) -> Any:
+        kept.append(client)
+        return planned(client)
+
+    ask(keep, handler=answers)
+    with pytest.raises(InvalidArgument, match="the client is closed: make another"):
+        asyncio.run(kept[0].plan(QUESTION)) if isinstance(kept[0], AsyncClient) else kept[0].plan(QUESTION)
+    assert len(answers.requests) == 1
 
 
 def test_every_error_is_of_one_tree_and_has_a_docstring() -> None:
