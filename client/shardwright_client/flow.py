@@ -106,7 +106,8 @@ def answered(
             return found
         pause = _pause_s(found, tries)
         if pause is None or clock() + pause >= due:
-            raise _told(found.error, tries, clock() - began)
+            late = "" if pause is None else f": the next would come after the {due - began:.1f} s of the call"
+            raise _told(found, tries, f"{clock() - began:.1f} s{late}")
         if tries == 1:
             logger.warning("%s: tried again, for %.0f s at most", found.error, due - clock())
         yield Wait(pause)
@@ -158,7 +159,9 @@ def _jittered(seconds: float) -> float:
     return _random.uniform(seconds / 2, seconds)
 
 
-def _told(error: ShardwrightError, tries: int, seconds: float) -> ShardwrightError:
-    if tries > 1:
-        error.args = (f"{error} (given up after {tries} tries in {seconds:.1f} s)",)
+def _told(failure: Failure, tries: int, time_taken: str) -> ShardwrightError:
+    """The error, with how long it was tried where it might have passed; others are an answer to the last try."""
+    error = failure.error
+    if tries > 1 and failure.momentary:
+        error.args = (f"{error} (given up after {tries} tries in {time_taken})",)
     return error
