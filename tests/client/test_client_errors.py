@@ -73,11 +73,13 @@ def test_an_invalid_request_names_every_field() -> None:
         {"pointer": "/tables/1/name", "message": "too long", "table": "t1"},
         {"pointer": "/tables/2/name", "message": "table 't2': too long", "table": "t2"},
     ]
-    error = refused(problem(422, "invalid_request", detail="/tables/0/embedding_dim: m (and 1 more)", faults=faults))
+    error = refused(problem(422, "invalid_request", detail="/tables/0/embedding_dim: m (and 3 more)", faults=faults))
     assert [fault.pointer for fault in error.errors] == [fault["pointer"] for fault in faults]
     assert error.errors[0].table == "t0"
-    assert "/tables/0/embedding_dim: m (and 1 more) (table 't0'); /optimizer: is required; " in str(error)
+    assert ": /tables/0/embedding_dim: m (table 't0'); /optimizer: is required; " in str(error)
     assert "/tables/1/name: too long (table 't1'); /tables/2/name: table 't2': too long (request" in str(error)
+    many = refused(problem(422, "invalid_request", detail="/optimizer: m (and 11 more)", faults=faults * 3))
+    assert str(many).endswith("embedding_dim: must be a multiple of 4 (table 't0'); and 7 more (request id-7)")
     (pointed,) = refused(problem(422, "unknown_hardware", pointer="/devices/hardware", faults=None)).errors
     assert (pointed.pointer, pointed.message) == ("/devices/hardware", "what is wrong")
 
