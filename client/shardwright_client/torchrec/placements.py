@@ -18,6 +18,7 @@ from torchrec.distributed.types import (
 from shardwright_client.errors import InvalidArgument
 from shardwright_client.plans import Shard
 from shardwright_client.torchrec.errors import NotModelled
+from shardwright_client.torchrec.loading import load_unlike_widths
 from shardwright_client.torchrec.modules import ModuleTable, told_table
 
 TABLE_WISE: Final = "table_wise"
@@ -47,8 +48,10 @@ def to_sharding_plan(
         constraints: by the table's name in its module; what they say of the operator is handed on.
 
     Raises:
-        InvalidArgument: the shards do not tile every table's columns, or are of other tables.
+        InvalidArgument: the shards do not tile every table's columns, are of other tables, or a rank has slices of a
+            table that are not equally wide, of which TorchRec cannot make one parameter.
     """
+    load_unlike_widths()
     by_table: dict[str, list[Shard]] = {table.name: [] for table in tables}
     for shard in shards:
         if shard.table not in by_table:
@@ -59,6 +62,7 @@ def to_sharding_plan(
     for table in tables:
         of_table = sorted(by_table[table.name], key=lambda shard: shard.columns)
         _check_tiles(table, of_table)
+        _check_widths(table, of_table)
         sharding_type = COLUMN_WISE if table.path in cut else TABLE_WISE
         sharding = _parameter_sharding(table, of_table, sharding_type, compute_device, local_world_size)
         constraint = (constraints or {}).get(table.table)
@@ -145,3 +149,18 @@ def _check_tiles(table: ModuleTable, shards: Sequence[Shard]) -> None:
         raise InvalidArgument(
             f"the plan's shards {columns} do not tile the {table.embedding_dim} columns of {table.told}"
         )
+
+
+def _check_widths(table: ModuleTable, shards: Sequence[Shard]) -> None:
+    widths: dict[int, set[int]] = {}
+    for shard in shards:
+        widths.setdefault(shard.device, set()).add(shard.width)
+    for rank, found in sorted(widths.items()):
+        if len(found) > 1:
+            columns = [list(shard.columns) for shard in shards if shard.device == rank]
+            raise InvalidArgument(
+                f"rank {rank} has slices {columns} of {table.told}, which are not equally wide: TorchRec makes one "
+                "parameter of them and would reach into other tables. Ask with "
+                f'request={{"constraints": {{"max_shard_dim": {table.embedding_dim}}}}}, so that what a rank has of it '
+                "may be one slice"
+            )

@@ -29,6 +29,7 @@ from shardwright_client.json_values import Json, encoded
 from shardwright_client.plans import Estimate, Plan
 from shardwright_client.tables import Optimizer
 from shardwright_client.torchrec.errors import NotModelled
+from shardwright_client.torchrec.loading import load_unlike_widths
 from shardwright_client.torchrec.modules import find_tables
 from shardwright_client.torchrec.placements import to_sharding_plan, to_shards
 from shardwright_client.torchrec.questions import Question, model_question
@@ -182,6 +183,7 @@ class ShardwrightPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]  # Tor
             told = [self._outcome(module, sharders, dist.get_world_size(group))]
         dist.broadcast_object_list(told, group=group, group_src=0)
         outcome: _Outcome = told[0]
+        load_unlike_widths()
         self.answer, self.launch_id = outcome.answer, outcome.launch_id
         if outcome.error is not None:
             raise outcome.error

@@ -13,6 +13,7 @@ from torchrec.distributed.types import (
 )
 
 from shardwright_client.errors import InvalidArgument
+from shardwright_client.torchrec.loading import load_unlike_widths
 
 
 def plan_to_json(plan: ShardingPlan) -> str:
@@ -32,11 +33,12 @@ def plan_to_json(plan: ShardingPlan) -> str:
 
 
 def plan_from_json(text: str) -> ShardingPlan:
-    """The plan that DistributedModelParallel takes.
+    """The plan that DistributedModelParallel takes; see ``load_unlike_widths`` for checkpoints.
 
     Raises:
         InvalidArgument: it is not of this form; says where.
     """
+    load_unlike_widths()
     try:
         modules = json.loads(text)["plan"]
         return ShardingPlan({path: _module(path, tables) for path, tables in modules.items()})

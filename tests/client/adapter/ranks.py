@@ -14,11 +14,21 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardedTensor, ShardingPlan
 
 from shardwright_client import Client, Plan, Shard
-from shardwright_client.torchrec import PlanObserver, ShardwrightPlanner, find_tables, to_sharding_plan, to_shards
+from shardwright_client.torchrec import (
+    PlanObserver,
+    ShardwrightPlanner,
+    find_tables,
+    plan_from_json,
+    plan_to_json,
+    to_sharding_plan,
+    to_shards,
+)
 from shardwright_client.torchrec.timing import HostClock
 from tests.client.adapter.models import LEARNING_RATE, STEPS, Model, batch, loss_of, seeded_model, sharder, topology
 
@@ -29,13 +39,14 @@ OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXA
 
 @dataclass(frozen=True)
 class Training:
-    """What to train: with given shards, or as the service plans under constraints."""
+    """What to train: with given shards, or as the service plans under constraints; maybe from a checkpoint half-way."""
 
     optimizer: str
     shards: tuple[Shard, ...] | None = None
     constraints: dict[str, Any] = field(default_factory=dict)
     observed: bool = False
     broken_clock_of: int | None = None
+    resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,10 @@ def joined(folder: Path, ranks: int, rank: int) -> Iterator[None]:
 
 def train_all(folder: Path, url: str, ranks: int, trainings: Sequence[Training], rank: int) -> list[Trained]:
     with joined(folder, ranks, rank), Client(url, timeout_s=30) as client:
-        return [_trained(client, ranks, training, rank) for training in trainings]
+        return [
+            _trained(client, ranks, training, rank, folder / f"checkpoint-{number}")
+            for number, training in enumerate(trainings)
+        ]
 
 
 @contextmanager
@@ -128,7 +142,7 @@ def _plan_or_error(client: Client, ranks: int, **options: Any) -> Any:
     return to_shards(plan, find_tables(model, [sharder()])), asking.answer, asking.launch_id
 
 
-def _trained(client: Client, ranks: int, training: Training, rank: int) -> Trained:
+def _trained(client: Client, ranks: int, training: Training, rank: int, checkpoint: Path) -> Trained:
     sharders = [sharder(OPTIMIZERS[training.optimizer])]
     whole = seeded_model()
     tables = find_tables(whole, sharders)
@@ -138,7 +152,7 @@ def _trained(client: Client, ranks: int, training: Training, rank: int) -> Train
     else:
         plan = to_sharding_plan(training.shards, tables, "cpu", ranks)
     model = sharded(whole, plan, sharders)
-    dense = torch.optim.SGD([p for name, p in model.named_parameters() if "top" in name], lr=LEARNING_RATE)
+    dense = torch.optim.SGD(_top(model), lr=LEARNING_RATE)
     observed = asking.answer if training.observed else None
     losses = []
     with (
@@ -148,6 +162,9 @@ def _trained(client: Client, ranks: int, training: Training, rank: int) -> Train
         ) as observer,
     ):
         for step in range(STEPS):
+            if training.resumed and step == STEPS // 2:
+                model = _resumed(model, plan, sharders, checkpoint)
+                dense = torch.optim.SGD(_top(model), lr=LEARNING_RATE)
             dense.zero_grad()
             loss = loss_of(model, batch(step, rank))
             loss.backward()  # type: ignore[no-untyped-call]
@@ -157,6 +174,26 @@ def _trained(client: Client, ranks: int, training: Training, rank: int) -> Train
     launch = (asking.answer.plan_id, asking.launch_id) if asking.answer else None
     top = torch.cat([parameter.detach().flatten() for parameter in _top(model)])
     return Trained(to_shards(plan, tables), losses, list(_pieces(model)), top, launch)
+
+
+def _resumed(
+    model: DistributedModelParallel, plan: ShardingPlan, sharders: Sequence[Any], checkpoint: Path
+) -> DistributedModelParallel:
+    """Another model that goes on from what this one has saved."""
+    save(_state(model), checkpoint_id=checkpoint)
+    other = sharded(Model(), plan_from_json(plan_to_json(plan)), sharders)
+    state = _state(other)
+    load(state, checkpoint_id=checkpoint)
+    other.load_state_dict(state["model"])
+    if "optimizer" in state:
+        other.fused_optimizer.load_state_dict(state["optimizer"])
+    return other
+
+
+def _state(model: DistributedModelParallel) -> dict[str, Any]:
+    optimizer = model.fused_optimizer.state_dict()
+    # A rank without tables has an empty one, which checkpoints do not find again.
+    return {"model": model.state_dict()} | ({"optimizer": optimizer} if optimizer.get("state") else {})
 
 
 def _break(_: HostClock) -> None:

@@ -33,14 +33,14 @@ def tables() -> tuple[ModuleTable, ...]:
 
 
 def _random_shards(tables: tuple[ModuleTable, ...], seed: int) -> Iterator[Shard]:
-    """Cuts of any widths that are multiples of 4, on any devices."""
+    """Cuts of any widths that are multiples of 4, each on a device of its own."""
     draw = random.Random(seed)
     for table in tables:
         cuts = [column for column in range(4, table.embedding_dim, 4) if draw.random() < 0.3]
         ends = [0, *cuts, table.embedding_dim]
         kind = "column_wise" if cuts else "table_wise"
-        for first, last in pairwise(ends):
-            yield Shard(table.name, (first, last), draw.randrange(RANKS), kind)
+        for (first, last), device in zip(pairwise(ends), draw.sample(range(RANKS), len(cuts) + 1), strict=True):
+            yield Shard(table.name, (first, last), device, kind)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -53,6 +53,14 @@ def test_a_plan_comes_back_from_torchrecs_json(tables: tuple[ModuleTable, ...], 
     read = plan_from_json(text)
     assert read.plan == plan.plan
     assert to_shards(read, tables) == shards
+
+
+def test_slices_of_a_rank_are_equally_wide(tables: tuple[ModuleTable, ...]) -> None:
+    whole = [Shard(table.name, (0, table.embedding_dim), 3) for table in tables if table.name != "dog"]
+    to_sharding_plan([*whole, Shard("dog", (0, 8), 1), Shard("dog", (8, 16), 1)], tables, "cpu", LOCAL_RANKS)
+    to_sharding_plan([*whole, Shard("dog", (0, 12), 1), Shard("dog", (12, 16), 2)], tables, "cpu", LOCAL_RANKS)
+    with pytest.raises(InvalidArgument, match=r"rank 1 has slices \[\[0, 12\], \[12, 16\]\] of table 'dog'.*: 16}"):
+        to_sharding_plan([*whole, Shard("dog", (0, 12), 1), Shard("dog", (12, 16), 1)], tables, "cpu", LOCAL_RANKS)
 
 
 def test_what_torchrec_is_told(tables: tuple[ModuleTable, ...]) -> None:

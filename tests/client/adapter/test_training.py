@@ -24,11 +24,11 @@ def _uneven(ranks: int) -> tuple[Shard, ...]:
     """Cuts of unlike widths; rank 0 has two slices of a table that do not touch, the last rank one of every table."""
     last = ranks - 1
     return (
-        Shard("first/cat", (0, 4), 0),
-        Shard("first/cat", (4, 20), last),
-        Shard("first/cat", (20, 32), 0),
+        Shard("first/cat", (0, 8), 0),
+        Shard("first/cat", (8, 24), last),
+        Shard("first/cat", (24, 32), 0),
         Shard("dog", (0, 12), last),
-        Shard("dog", (12, 16), ranks // 2),
+        Shard("dog", (12, 16), 0),
         Shard("cow", (0, 24), last),
         Shard("second.inner/cat", (0, 4), last),
         Shard("second.inner/cat", (4, 8), last),
@@ -44,6 +44,7 @@ def _trainings(ranks: int) -> list[Training]:
         Training("sgd", _uneven(ranks)),
         Training("rowwise_adagrad", constraints={"sharding_types": ["table_wise"]}),
         Training("rowwise_adagrad", _uneven(ranks)),
+        Training("rowwise_adagrad", _uneven(ranks), resumed=True),
     ]
 
 
