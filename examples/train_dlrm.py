@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/train_dlrm.py --url http://localhost:8000
 
-Runs on CPU ranks of one thread each; needs `shardwright-client` and torchrec, see README.md here. Rank 0 writes one
-JSON object a line: how the tables were planned, then losses and step times. `--planner torchrec` has TorchRec's own
+Runs on CPU ranks of one thread each; needs `shardwright-client` and torchrec, see README.md here. Rank 0 writes two
+JSON objects, one a line: who planned the tables, then how training went. `--planner torchrec` has TorchRec's own
 planner plan them.
 """
 
@@ -59,7 +59,7 @@ def main() -> None:
     plan = planner.collective_plan(meta, sharders, dist.group.WORLD)
     answer = getattr(planner, "answer", None)
     _tell(
-        planner=options.planner,
+        planner="shardwright" if answer else "torchrec",
         plan_id=answer and answer.plan_id,
         predicted_ms=answer and round(answer.max_cost_ms, 3),
         planning_s=round(time.perf_counter() - started, 3),
@@ -68,7 +68,12 @@ def main() -> None:
     model = DistributedModelParallel(meta, device=torch.device("cpu"), plan=plan, sharders=sharders)
     launch_id = getattr(planner, "launch_id", None)
     with PlanObserver(
-        model, answer, launch_id=launch_id, client=Client(options.url), sample_every=10, report_every=options.steps
+        model,
+        answer,
+        launch_id=launch_id,
+        client=_client(options),
+        sample_every=min(10, options.steps),
+        report_every=options.steps,
     ) as observer:
         _train(model, _batches(tables, options.batch_size, options.seed + 1 + dist.get_rank()), options, observer)
     dist.destroy_process_group()
@@ -118,10 +123,14 @@ def _planner(options: argparse.Namespace, tables: list[dict[str, Any]]) -> Embed
         constraints=constraints,
         debug=False,
         hardware=options.hardware,
-        client=Client(options.url),
+        client=_client(options),
         samples=samples,
         fallback=options.fallback,
     )
+
+
+def _client(options: argparse.Namespace) -> Client:
+    return Client(options.url, timeout_s=options.timeout)
 
 
 def _dlrm(tables: list[dict[str, Any]], device: str) -> DLRM:
@@ -186,10 +195,18 @@ def _tell(**members: Any) -> None:
         sys.stdout.flush()
 
 
+def _count(given: str) -> int:
+    count = int(given)
+    if count < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return count
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains a small DLRM on CPU ranks; start it with torchrun.")
     parser.add_argument("--planner", choices=["shardwright", "torchrec"], default="shardwright")
     parser.add_argument("--url", default="http://localhost:8000", help="of the service")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds that the service is waited for")
     parser.add_argument("--hardware", default="cpu-fbgemm", help="key of the service's cost models")
     parser.add_argument("--fallback", action="store_true", help="plan with TorchRec where no service is reachable")
     default = Path(__file__).with_name("criteo_kaggle.json")
@@ -202,7 +219,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--max-rows", type=int, default=100_000, help="larger tables are cut to so many rows")
     parser.add_argument("--memory-bytes", type=int, default=1 << 30, help="for tables, on each rank")
     parser.add_argument("--batch-size", type=int, default=512, help="samples of a rank in a step")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=_count, default=100)
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()

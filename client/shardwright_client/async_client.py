@@ -18,7 +18,14 @@ from shardwright_client.calls import (
     plan_call,
     profile_call,
 )
-from shardwright_client.configuration import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TIMEOUT_S, Configured, http_client
+from shardwright_client.configuration import (
+    CONNECT_TIMEOUT_S,
+    READ_TIMEOUT_S,
+    TIMEOUT_S,
+    Configured,
+    check_open,
+    http_client,
+)
 from shardwright_client.flow import PAGE_SIZE, PROFILE_TIMEOUT_S, Flow, Try, Wait, answered, profiled
 from shardwright_client.json_values import Json
 from shardwright_client.observations import ObservationsRequest, PostedObservations
@@ -126,6 +133,7 @@ class AsyncClient(Configured):
             return result
 
     async def _sent(self, step: Try) -> Outcome:
+        check_open(self._http)
         content = bytearray()
         try:
             async with self._http.stream(

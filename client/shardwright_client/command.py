@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -9,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from shardwright_client.client import Client
-from shardwright_client.configuration import KEY_VARIABLE, TIMEOUT_S, URL_VARIABLE
+from shardwright_client.configuration import KEY_VARIABLE, TIMEOUT_S, URL_VARIABLE, check_seconds, user_agent
 from shardwright_client.errors import (
     Busy,
     ConnectionFailed,
+    Forbidden,
     Infeasible,
     InvalidArgument,
+    NoPlanInTime,
     ProblemError,
     ServiceFailed,
     ShardwrightError,
     Timeout,
+    Unauthorized,
 )
 from shardwright_client.flow import MOST_ON_A_PAGE, PAGE_SIZE, PROFILE_TIMEOUT_S
 from shardwright_client.json_values import Json
@@ -29,8 +33,11 @@ EXIT_CODES: Mapping[int, str] = {
     2: "the command, the file, the address or the key is not what it should be",
     3: "the service refused the request",
     4: "no plan meets the request (infeasible)",
-    5: "not reached, busy, or not in time: try again later",
+    5: "not reached, busy, or not in time: try again later, or give it more time",
 }
+
+_WRONG_ADDRESS = frozenset({"not_found", "method_not_allowed"})
+"""Kinds of problems of a service that has no such call at the address."""
 
 _Action = Callable[[Client, argparse.Namespace], Json | None]
 
@@ -57,19 +64,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShardwrightError as error:
         sys.stderr.write(f"shardwright-client: {error}\n")
         return _exit_code(error)
-    if answer is not None:
-        sys.stdout.write(json.dumps(answer, ensure_ascii=False, indent=2 if given.pretty else None) + "\n")
+    return 0 if answer is None else _written(json.dumps(answer, ensure_ascii=False, indent=2 if given.pretty else None))
+
+
+def _written(answer: str) -> int:
+    """Writes to standard output; the exit code."""
+    try:
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stderr.write(f"shardwright-client: the answer cannot be written: {error}\n")
+        # What is left in the buffer must not fail once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     return 0
 
 
 def _exit_code(error: ShardwrightError) -> int:
-    if isinstance(error, InvalidArgument):
+    if isinstance(error, InvalidArgument | Unauthorized | Forbidden):
         return 2
     if isinstance(error, Infeasible):
         return 4
-    if isinstance(error, ConnectionFailed | Timeout | Busy):
+    if isinstance(error, ConnectionFailed | Timeout | Busy | NoPlanInTime):
         return 5
-    return 3 if isinstance(error, ProblemError) and not isinstance(error, ServiceFailed) else 1
+    if isinstance(error, ServiceFailed) or not isinstance(error, ProblemError):
+        return 1
+    return 2 if error.kind in _WRONG_ADDRESS else 3
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=user_agent().replace("/", " "))
     parser.add_argument("--url", help=f"address of the service; default: {URL_VARIABLE}")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for a call (default: %(default)s)")
     parser.add_argument("--pretty", action="store_true", help="indented JSON")
@@ -142,6 +163,8 @@ def _observe(client: Client, given: argparse.Namespace) -> Json:
 
 
 def _profile(client: Client, given: argparse.Namespace) -> Json:
+    if given.wait is not None:
+        check_seconds("--wait", given.wait)
     profiles = client.profile(_content(given.request))
     if given.wait is not None:
         profiles = client.wait_for_profile(profiles.request_id, given.wait)

@@ -1,5 +1,6 @@
 """Which service is asked, with which key and for how long."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,17 +41,26 @@ class Configuration:
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "connect_timeout_s", "read_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgument(f"{name} must be above 0 seconds, is {getattr(self, name)}")
+            check_seconds(name, getattr(self, name))
 
     def headers(self) -> dict[str, str]:
         """Of every request."""
-        own = {"Accept": "application/json, application/problem+json", "User-Agent": _user_agent()}
+        own = {"Accept": "application/json, application/problem+json", "User-Agent": user_agent()}
         return own if self.api_key is None else own | {"Authorization": f"Bearer {self.api_key}"}
 
     def url(self, path: str) -> str:
         """Where a path of the service is."""
         return self.base_url + path
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Refuses a time that nothing can be waited for.
+
+    Raises:
+        InvalidArgument: it is not above 0, or has no end.
+    """
+    if not 0 < seconds < math.inf:
+        raise InvalidArgument(f"{name} must be above 0 seconds and finite, is {seconds}")
 
 
 def configured(
@@ -81,6 +91,16 @@ def http_client(make: Callable[[], Http]) -> Http:
             "the environment's proxies (HTTP_PROXY and the like) or certificates (SSL_CERT_FILE, SSL_CERT_DIR) cannot "
             f"be used: {error}"
         ) from None
+
+
+def check_open(client: httpx.Client | httpx.AsyncClient) -> None:
+    """Refuses a client that was closed.
+
+    Raises:
+        InvalidArgument: it was.
+    """
+    if client.is_closed:
+        raise InvalidArgument("the client is closed: make another, or ask before it is closed")
 
 
 class Configured:
@@ -129,7 +149,8 @@ def _checked_key(given: str) -> str | None:
     return given or None
 
 
-def _user_agent() -> str:
+def user_agent() -> str:
+    """The package and its version, where it is installed."""
     try:
         return f"shardwright-client/{version('shardwright-client')}"
     except PackageNotFoundError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 
 from shardwright_client.calls import Call, Result, get_profile_call
-from shardwright_client.configuration import Configuration
+from shardwright_client.configuration import Configuration, check_seconds
 from shardwright_client.errors import NotFound, ShardwrightError, Timeout
 from shardwright_client.outcomes import Failure, Outcome, Received, value_or_failure
 from shardwright_client.profiles import Profiles
@@ -106,7 +106,8 @@ def answered(
             return found
         pause = _pause_s(found, tries)
         if pause is None or clock() + pause >= due:
-            raise _told(found.error, tries, clock() - began)
+            late = "" if pause is None else f": the next would come after the {due - began:.1f} s of the call"
+            raise _told(found, tries, f"{clock() - began:.1f} s{late}")
         if tries == 1:
             logger.warning("%s: tried again, for %.0f s at most", found.error, due - clock())
         yield Wait(pause)
@@ -118,9 +119,11 @@ def profiled(
     """A request for profiles, looked at until none of its tables waits or is being measured.
 
     Raises:
+        InvalidArgument: ``timeout_s`` is not above 0 and finite.
         Timeout: ``timeout_s`` have passed.
         ShardwrightError: it cannot be looked at.
     """
+    check_seconds("timeout_s", timeout_s)
     call, due, pause = get_profile_call(request_id), clock() + timeout_s, FIRST_LOOK_S
     while True:
         profiles = yield from answered(call, configuration, clock, due)
@@ -156,7 +159,9 @@ def _jittered(seconds: float) -> float:
     return _random.uniform(seconds / 2, seconds)
 
 
-def _told(error: ShardwrightError, tries: int, seconds: float) -> ShardwrightError:
-    if tries > 1:
-        error.args = (f"{error} (given up after {tries} tries in {seconds:.1f} s)",)
+def _told(failure: Failure, tries: int, time_taken: str) -> ShardwrightError:
+    """The error, with how long it was tried where it might have passed; others are an answer to the last try."""
+    error = failure.error
+    if tries > 1 and failure.momentary:
+        error.args = (f"{error} (given up after {tries} tries in {time_taken})",)
     return error

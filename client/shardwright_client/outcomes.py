@@ -36,6 +36,9 @@ _SHOWN = 200
 """Characters of a foreign answer that an error shows."""
 
 _SHOWN_FAULTS = 5
+_FURTHER = re.compile(r" \(and (\d+) more\)$")
+"""How a detail counts the faults after the first one."""
+
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
 
@@ -147,15 +150,25 @@ def _problem(received: Received) -> Problem | None:
 
 def _sentence(problem: Problem) -> str:
     """A problem for people, in one line: its kind, what is wrong and what would help."""
-    detail = _with_table(problem.detail or problem.title, problem.faults[0].table if problem.faults else None)
-    parts = [f"{problem.status} {problem.type.removeprefix(TYPE_PREFIX)}: {detail}"]
-    others = problem.faults[1:_SHOWN_FAULTS]
-    parts += [f"{fault.pointer or 'request'}: {_with_table(fault.message, fault.table)}" for fault in others]
+    parts = _wrong(problem)
     remedies = problem.extra.get("remedies")
     if isinstance(remedies, list) and remedies:
         parts.append("what would help: " + " | ".join(str(remedy) for remedy in remedies))
-    told = " ".join("; ".join(parts).splitlines())
+    told = " ".join(f"{problem.status} {problem.type.removeprefix(TYPE_PREFIX)}: {'; '.join(parts)}".splitlines())
     return told + (f" (request {problem.instance})" if problem.instance else "")
+
+
+def _wrong(problem: Problem) -> list[str]:
+    """The detail, which is the first fault where there are any, and further ones; many are counted."""
+    detail, others = problem.detail or problem.title, problem.faults[1:_SHOWN_FAULTS]
+    further = _FURTHER.search(detail) if others else None
+    if further:
+        detail = detail[: further.start()]
+    parts = [_with_table(detail, problem.faults[0].table if problem.faults else None)]
+    parts += [f"{fault.pointer or 'request'}: {_with_table(fault.message, fault.table)}" for fault in others]
+    if further and int(further[1]) > len(others):
+        parts.append(f"and {int(further[1]) - len(others)} more")
+    return parts
 
 
 def _with_table(message: str, table: str | None) -> str:

@@ -4,6 +4,8 @@ Planning processes import this package again (it is their parent's main module),
 needs when it runs.
 """
 
+import errno
+import os
 import signal
 import sys
 
@@ -46,10 +48,16 @@ app.add_typer(tables.app, name="tables")
 
 
 def main() -> None:
-    """Runs the command line; errors of the domain are one line on standard error and exit code 1."""
+    """Runs the command line; errors of the domain, and a full disk, are one line on standard error and exit code 1."""
     # Unwinds, so that a database that the command started is stopped; `serve` has handlers of its own.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except ShardwrightError as error:
         fail(f"shardwright: {error.detail}")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # What is left in the buffer must not fail once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fail(f"shardwright: {error}")

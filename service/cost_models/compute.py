@@ -249,7 +249,8 @@ def _beyond(measured: MeasuredDomain, tables: Sequence[Table], batch_size: int) 
             said.append(f"{field} of {listed(names)} is outside the measured {least:g} to {most:g}: extrapolated")
     shared = [t.name for t in tables if t.num_features > 1]
     if shared:
-        said.append(f"{listed(shared)} serve several features, which was not measured: priced by lookups and output")
+        serve = "serve" if len(shared) > 1 else "serves"
+        said.append(f"{listed(shared)} {serve} several features, which was not measured: priced by lookups and output")
     return said
 
 

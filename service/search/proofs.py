@@ -164,9 +164,11 @@ def _check_pins(problem: Problem, rules: Rules, needs: Sequence[int], deadline: 
         return
     names = _names(problem, rules, (pinned[source] for source in unmet.sources))
     held = sum(limits[device] for device in unmet.devices)
+    tables, are, need = ("tables", "are", "need") if len(names) > 1 else ("table", "is", "needs")
+    hold = "hold" if len(unmet.devices) > 1 else "holds"
     raise Infeasible(
-        f"tables {named(names)} are pinned to {_devices(unmet.devices)}, which hold {gibibytes(held)}, and need "
-        f"{gibibytes(held + unmet.amount)}: short of {gibibytes(unmet.amount)} ({unmet.amount} bytes)",
+        f"{tables} {named(names)} {are} pinned to {_devices(unmet.devices)}, which {hold} {gibibytes(held)}, and "
+        f"{need} {gibibytes(held + unmet.amount)}: short of {gibibytes(unmet.amount)} ({unmet.amount} bytes)",
         reason="pinned",
         proven=True,
         shortfall_bytes=unmet.amount,
@@ -185,10 +187,10 @@ def _check_cliques(problem: Problem, rules: Rules, deadline: Deadline) -> None:
         unmet = most_unmet([1] * len(units), ones, rules.allowed[list(units)], deadline)
         if unmet is None:
             continue
-        names = _names(problem, rules, (units[source] for source in unmet.sources))
+        names, count = _names(problem, rules, (units[source] for source in unmet.sources)), len(unmet.devices)
         raise Infeasible(
-            f"tables {named(names)} must all be on different devices, and there are {len(unmet.devices)} devices that "
-            "they may be on",
+            f"tables {named(names)} must all be on different devices, and there "
+            f"{'is 1 device' if count == 1 else f'are {count} devices'} that they may be on",
             reason="separate",
             proven=True,
             shortfall_bytes=0,

@@ -1,7 +1,10 @@
 """What commands print is whole wherever it goes."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +48,13 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == {"name": "one", "why": LONG, "at": "2026-11-01T00:00:00Z", "end": "failed"}
     assert second == {"name": "two", "of": ["plan"]}
+
+
+@pytest.mark.parametrize("command", [("--help",), ("openapi",)])
+def test_output_that_cannot_be_written_is_one_line(command: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "service", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "shardwright: [Errno 28] No space left on device\n")

@@ -1,5 +1,6 @@
 """What errors say, keep, and do not give away."""
 
+import asyncio
 import pickle
 import traceback
 from typing import Any
@@ -72,11 +73,13 @@ def test_an_invalid_request_names_every_field() -> None:
         {"pointer": "/tables/1/name", "message": "too long", "table": "t1"},
         {"pointer": "/tables/2/name", "message": "table 't2': too long", "table": "t2"},
     ]
-    error = refused(problem(422, "invalid_request", detail="/tables/0/embedding_dim: m (and 1 more)", faults=faults))
+    error = refused(problem(422, "invalid_request", detail="/tables/0/embedding_dim: m (and 3 more)", faults=faults))
     assert [fault.pointer for fault in error.errors] == [fault["pointer"] for fault in faults]
     assert error.errors[0].table == "t0"
-    assert "/tables/0/embedding_dim: m (and 1 more) (table 't0'); /optimizer: is required; " in str(error)
+    assert ": /tables/0/embedding_dim: m (table 't0'); /optimizer: is required; " in str(error)
     assert "/tables/1/name: too long (table 't1'); /tables/2/name: table 't2': too long (request" in str(error)
+    many = refused(problem(422, "invalid_request", detail="/optimizer: m (and 11 more)", faults=faults * 3))
+    assert str(many).endswith("embedding_dim: must be a multiple of 4 (table 't0'); and 7 more (request id-7)")
     (pointed,) = refused(problem(422, "unknown_hardware", pointer="/devices/hardware", faults=None)).errors
     assert (pointed.pointer, pointed.message) == ("/devices/hardware", "what is wrong")
 
@@ -205,6 +208,7 @@ def test_what_cannot_be_sent_is_said_before_anything_is_asked() -> None:
         lambda client: client.get_plan(""),
         lambda client: client.observe("a/b", {}),
         lambda client: client.wait_for_profile("x y"),
+        lambda client: client.wait_for_profile("a", 0),
     ]
     for call in calls:
         with pytest.raises(InvalidArgument):
@@ -212,6 +216,21 @@ def test_what_cannot_be_sent_is_said_before_anything_is_asked() -> None:
     assert answers.requests == []
     with pytest.raises(ValueError, match="no Plan: /plan_id is missing"):
         Plan.from_json({})
+
+
+@pytest.mark.parametrize("ask", BOTH)
+def test_a_closed_client_says_so(ask: Asking) -> None:
+    kept: list[Any] = []
+    answers = Answers(plan_answer())
+
+    def keep(client: Any) -> Any:
+        kept.append(client)
+        return planned(client)
+
+    ask(keep, handler=answers)
+    with pytest.raises(InvalidArgument, match="the client is closed: make another"):
+        asyncio.run(kept[0].plan(QUESTION)) if isinstance(kept[0], AsyncClient) else kept[0].plan(QUESTION)
+    assert len(answers.requests) == 1
 
 
 def test_every_error_is_of_one_tree_and_has_a_docstring() -> None:

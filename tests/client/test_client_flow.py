@@ -1,5 +1,6 @@
 """Tries, waits and deadlines, carried out under a clock that only waits move."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -61,8 +62,21 @@ def test_waits_grow_and_end_with_the_time(caplog: pytest.LogCaptureFixture) -> N
     assert sum(waits) < 60
     assert 9 <= len(tries) <= 20
     assert tries[0].due == 110.0
+    assert re.search(
+        r"given up after \d+ tries in \d+\.\d s: the next would come after the 60\.0 s of the call\)$", str(error)
+    )
     (told,) = caplog.messages
     assert "the service cannot be reached (ConnectError: refused): tried again, for 60 s at most" in told
+
+
+def test_what_is_answered_at_a_later_try_is_not_given_up() -> None:
+    clock, infeasible = Clock(), _received(problem(422, "infeasible"))
+    flow = answered(get_plan_call("a"), Configuration("http://x"), clock)
+    tries, _, error = carried_out(flow, clock, httpx.ConnectError("refused"), infeasible)
+    assert (len(tries), str(error)) == (2, "GET http://x/plans/a: 422 infeasible: what is wrong (request id-7)")
+    flow = answered(get_plan_call("a"), Configuration("http://x"), clock)
+    tries, _, error = carried_out(flow, clock, _busy("1"), _busy("31"))
+    assert re.search(r"given up after 2 tries in \d\.\d s\)$", str(error))
 
 
 def test_retry_after_is_a_number_or_a_date_and_is_waited_for() -> None:

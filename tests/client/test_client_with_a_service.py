@@ -257,6 +257,10 @@ def test_the_command_says_what_is_wrong_by_its_exit_code(
     assert failed(_question(devices=Devices(1, 1000, "fake")), *service, "plan") == 4
     assert failed(QUESTION, "--url", "http://127.0.0.1:1", "--timeout", "0.05", "plan") == 5
     assert failed(_question(devices=Devices.with_gib(2, 1, "broken")), *service, "plan") == 1
+    late = _question(devices=Devices.with_gib(2, 1, "slow"), time_limit_ms=1, seed=2)
+    assert failed(late, *service, "plan") == 5
+    assert failed(QUESTION, "--url", f"{real_service.url}/v1", "plan") == 2
+    assert failed(QUESTION, "--url", f"{real_service.url}/plans", "plan") == 2
     assert _run(capsys, *service, "show", "0" * 32)[0] == 3
     with pytest.raises(SystemExit) as usage:
         main(["unknown"])

@@ -201,7 +201,7 @@ def test_what_was_assumed_is_said_by_name() -> None:
         "the times for adagrad are those of sgd",
         "fp16 of half is priced as fp32",
         "sum pooling: so is mean priced",
-        "shared serve several features",
+        "shared serves several features",
     ):
         assert any(fragment in sentence for sentence in said), fragment
 

@@ -249,6 +249,18 @@ def test_pins_that_only_together_ask_too_much_of_their_devices() -> None:
     assert "without the pin of a, b, c" in error.data["remedies"]
 
 
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ((1,), "table a is pinned to device 1, which holds 2.0 GiB, and needs 6.5 GiB"),
+        ((0, 1), "table a is pinned to devices 0, 1, which hold 4.0 GiB, and needs 6.5 GiB"),
+    ],
+)
+def test_a_pinned_table_whose_slices_fit_one_by_one(devices: tuple[int, ...], said: str) -> None:
+    pinned = posed(*_gibibytes(6.5), limits=(2 * GIB,) * 6, count_buffers=False, pin={"a": devices})
+    assert said in _refused(pinned).detail
+
+
 def test_tables_that_must_be_on_one_device_and_fit_none() -> None:
     groups = (("a", "b"), ("b", "c"))
     error = _refused(posed(*_gibibytes(1, 1, 0.5), limits=(2 * GIB,) * 4, count_buffers=False, colocate=groups))
@@ -283,6 +295,12 @@ def test_tables_apart_that_pins_leave_too_few_devices() -> None:
         )
     )
     assert (error.data["reason"], error.data["tables"], error.data["devices"]) == ("separate", ["a", "b", "c"], [0, 1])
+
+
+def test_tables_apart_that_pins_leave_one_device() -> None:
+    pin, apart = {"a": (1,), "b": (1,)}, (("a", "b"),)
+    error = _refused(posed(*_gibibytes(0.1, 0.1), limits=(GIB,) * 2, count_buffers=False, separate=apart, pin=pin))
+    assert "tables a, b must all be on different devices, and there is 1 device that they may be on" in error.detail
 
 
 def test_no_shortfall_is_said_for_slices_that_would_merge_on_larger_devices() -> None:

@@ -55,8 +55,16 @@ def _declared(table: ModuleTable) -> Any:
         )
     (kind,), (arguments,) = kinds, getattr(table.parameter, "_optimizer_kwargs", [{}])
     if kind is None or "optimizer" in arguments:
-        return arguments.get("optimizer", fused.get("optimizer", EmbOptimType.EXACT_SGD))
+        return _checked(table, arguments.get("optimizer", fused.get("optimizer", EmbOptimType.EXACT_SGD)))
     try:
         return optimizer_type_to_emb_opt_type(kind)
     except ValueError:
         return kind.__name__
+
+
+def _checked(table: ModuleTable, given: Any) -> Any:
+    if not isinstance(given, EmbOptimType):
+        raise NotModelled(
+            f"{table.told} is given optimizer={given!r}: give an EmbOptimType, for example EmbOptimType.EXACT_SGD"
+        )
+    return given

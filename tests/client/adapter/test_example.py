@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+from tests.client.adapter.conftest import NOWHERE
 from tests.client.conftest import ROOT, RealService
 
 pytestmark = pytest.mark.slow
@@ -41,8 +42,14 @@ def test_it_trains_on_the_services_plan(ranks: int, real_service: RealService, s
 
 def test_it_trains_on_torchrecs_plan() -> None:
     planned, trained = _run(2, "--planner", "torchrec")
-    assert planned["plan_id"] is None
+    assert (planned["planner"], planned["plan_id"]) == ("torchrec", None)
     assert trained["last_loss"] < trained["first_loss"]
+
+
+def test_a_single_step_where_no_service_is() -> None:
+    planned, trained = _run(1, "--fallback", "--url", NOWHERE, "--timeout", "0.1", "--steps", "1")
+    assert (planned["planner"], planned["plan_id"]) == ("torchrec", None)
+    assert (trained["steps"], trained["first_loss"]) == (1, trained["last_loss"])
 
 
 def test_a_table_that_few_samples_look_up_is_drawn_too() -> None:

@@ -40,7 +40,7 @@ RANKS = 8
 
 
 def test_the_services_plan_is_torchrecs_plan_and_comes_back_from_its_json(client: Client) -> None:
-    module, asking = Model("meta"), planner(client, 2, request={"constraints": {"max_shard_dim": 12}})
+    module, asking = Model("meta"), planner(client, 2, request={"constraints": {"max_shard_dim": 16}})
     assert isinstance(asking, ShardingPlanner)
     plan = asking.plan(module, [sharder()])
     assert asking.answer is not None

@@ -198,6 +198,13 @@ def test_an_optimizer_without_a_model_is_refused() -> None:
         _asked(module)
 
 
+def test_an_optimizers_name_in_its_place_is_refused() -> None:
+    named: Any = "sgd"
+    tables = find_tables(collection(config("t", ["f"]), device="meta"), [sharder(named)])
+    with pytest.raises(NotModelled, match=r"table 't' of .* optimizer='sgd': give an EmbOptimType, for example Emb"):
+        model_question(tables, topology(2), 6, "fake")
+
+
 def test_two_optimizers_of_one_table_are_refused() -> None:
     module = collection(config("t", ["f"]), device="meta")
     for kind in (RowWiseAdagrad, LAMB):
