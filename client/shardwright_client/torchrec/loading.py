@@ -5,7 +5,7 @@ state: ranks whose slices have another width fail, and the others go on.
 """
 
 from collections.abc import Iterator
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ _HOOK = "_pre_load_state_dict_hook"
 """TorchRec's name of what turns sharded tensors of a state into those that this rank's parameters take."""
 
 
+@cache
 def load_unlike_widths() -> None:
     """Lets collections that are sharded from now on load slices of any width; all else is loaded as before."""
     hook = getattr(ShardedEmbeddingBagCollection, _HOOK, None)
-    if hook is None or hasattr(hook, "__wrapped__"):
+    if hook is None:
         return
 
     @wraps(hook)

@@ -33,7 +33,7 @@ class ModuleTable:
         pooling_mode: how the rows of a sample are combined.
         data_type: of the weights.
         weighted: whether lookups have weights.
-        parameter: its weights, perhaps without memory.
+        parameter: its weights, perhaps without memory; None where it is sharded.
         sharder: TorchRec's, which will shard the module; None where it is sharded.
     """
 
@@ -46,7 +46,7 @@ class ModuleTable:
     pooling_mode: client_tables.PoolingMode
     data_type: client_tables.DataType
     weighted: bool
-    parameter: nn.Parameter
+    parameter: nn.Parameter | None
     sharder: Any
 
     @property
@@ -82,7 +82,7 @@ def find_tables(module: nn.Module, sharders: Sequence[Any]) -> tuple[ModuleTable
     )
 
 
-def named_tables(found: Sequence[tuple[str, Any, nn.Parameter, bool, Any]]) -> tuple[ModuleTable, ...]:
+def named_tables(found: Sequence[tuple[str, Any, nn.Parameter | None, bool, Any]]) -> tuple[ModuleTable, ...]:
     """Tables under the names of ``find_tables``.
 
     Args:
@@ -144,7 +144,9 @@ def _faults(told: str, config: Any) -> Iterator[str]:
         yield f"{told} is a virtual or pruned table: only tables that hold all their rows are modelled"
 
 
-def _table(name: str, path: str, config: Any, parameter: nn.Parameter, weighted: bool, sharder: Any) -> ModuleTable:
+def _table(
+    name: str, path: str, config: Any, parameter: nn.Parameter | None, weighted: bool, sharder: Any
+) -> ModuleTable:
     return ModuleTable(
         name,
         path,

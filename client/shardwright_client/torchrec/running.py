@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -51,7 +50,7 @@ def running(model: nn.Module) -> Running:
     sharding = ShardingPlan({path: collection.module_sharding_plan for path, collection in found.items()})
     tables = named_tables(
         [
-            (path, config, _without_memory(config), bool(collection._is_weighted), None)
+            (path, config, None, bool(collection._is_weighted), None)
             for path, collection in found.items()
             for config in collection._embedding_bag_configs
         ]
@@ -85,10 +84,6 @@ def _collections(model: nn.Module) -> Iterator[tuple[str, Any]]:
     planned = wrappers[0].module if len(wrappers) == 1 else model
     modules = [each for each in planned.named_modules() if isinstance(each[1], ShardedEmbeddingBagCollection)]
     yield from sorted(modules, key=lambda each: each[0].count("."))
-
-
-def _without_memory(config: Any) -> nn.Parameter:
-    return nn.Parameter(torch.empty(config.num_embeddings, config.embedding_dim, device="meta"))
 
 
 def _pieces(shards: Sequence[Shard]) -> Mapping[str, _Pieces]:
